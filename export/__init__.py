@@ -1,0 +1,1 @@
+"""Models to verified artefacts (ONNX)."""

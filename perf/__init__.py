@@ -1,0 +1,1 @@
+"""Measuring, comparing and searching Triton configurations."""

@@ -1,0 +1,1 @@
+"""Configuration, validation, serving and deployment for Triton; the command line."""

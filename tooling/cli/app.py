@@ -1,0 +1,137 @@
+"""The root command: global options, error boundary, exit codes. Layer: cli."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+from types import FrameType
+from typing import Any, NoReturn
+
+import typer
+from typer.exceptions import TyperException
+
+from tooling.console import Console
+from tooling.errors import Terminated, TrituneError, UsageError
+
+_GLOBAL_FLAGS = {
+    "--json": "json",
+    "-q": "quiet",
+    "--quiet": "quiet",
+    "-v": "verbose",
+    "--verbose": "verbose",
+    "--no-progress": "no_progress",
+}
+
+app = typer.Typer(
+    name="tritune",
+    help="From a transformer to a right and tuned Triton deployment.",
+    epilog="Global options may stand before or after the command: --json, -v/--verbose, -q/--quiet, --no-progress.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def _root(
+    show_version: bool = typer.Option(False, "--version", help="Print the version and stop."),
+) -> None:
+    """From a transformer to a right and tuned Triton deployment."""
+
+
+def console_of(context: typer.Context) -> Console:
+    """The console that `main` made for this run."""
+    console = context.find_root().obj
+    assert isinstance(console, Console)
+    console.command = context.info_name or ""
+    return console
+
+
+def _split_globals(argv: Sequence[str]) -> tuple[list[str], dict[str, bool]]:
+    """Take the global flags out of `argv` wherever they stand before a `--`."""
+    rest: list[str] = []
+    flags = dict.fromkeys(_GLOBAL_FLAGS.values(), False)
+    for index, word in enumerate(argv):
+        if word == "--":
+            rest += argv[index:]
+            break
+        if word in _GLOBAL_FLAGS:
+            flags[_GLOBAL_FLAGS[word]] = True
+        else:
+            rest.append(word)
+    return rest, flags
+
+
+def _on_sigterm(signum: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated
+
+
+def _usage_error(error: Any) -> UsageError:
+    """A Typer usage error in the tool's own form; the hint names the help of the command at fault."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "tritune"
+    message = error.format_message().strip().rstrip(".")
+    return UsageError(message[:1].lower() + message[1:], hint=f"run `{path} --help`")
+
+
+def _run(command: Any, args: list[str], console: Console) -> tuple[int, TrituneError | None]:
+    try:
+        outcome = command.main(args=args, prog_name="tritune", standalone_mode=False, obj=console)
+    except TrituneError as error:
+        console.error(error)
+        return error.exit_code, error
+    except TyperException as error:
+        if not hasattr(error, "format_message"):  # no-argument help, already shown
+            return getattr(error, "exit_code", 2), None
+        usage = _usage_error(error)
+        console.error(usage)
+        return usage.exit_code, usage
+    return (outcome if isinstance(outcome, int) else 0), None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool in this process and return its exit code (see the table in docs/cli.md)."""
+    from tooling.cli import commands
+
+    args, flags = _split_globals(sys.argv[1:] if argv is None else argv)
+    console = Console(
+        json=flags["json"], quiet=flags["quiet"], verbose=flags["verbose"], show_progress=not flags["no_progress"]
+    )
+    if args[:1] == ["--version"]:
+        console.result({"version": version("tritune")}, f"tritune {version('tritune')}")
+        console.close(0)
+        return 0
+    commands.register()
+    error: TrituneError | None = None
+    try:
+        code, error = _run(typer.main.get_command(app), args, console)
+        console.close(code, error)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = 130
+        sys.stderr.write("interrupted\n")
+        console.close(code)
+    except Terminated:
+        code = 143
+        console.close(code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception:
+        code = 70
+        traceback.print_exc()
+        sys.stderr.write("error: internal error of tritune: please report it with the lines above\n")
+        console.close(code, TrituneError("internal error"))
+    return code
+
+
+def entry() -> NoReturn:
+    """Console script: SIGTERM unwinds the stack so that servers and files are cleaned up."""
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""stdout and stderr of the tool: results, messages, progress, the JSON envelope; nothing else prints. Layer: bottom."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tooling.errors import TrituneError
+from tooling.units import format_duration_us
+
+SCHEMA_VERSION = 1
+
+
+class Progress:
+    """Steps of a long run on stderr, one line a step, with the time that is left at the pace so far."""
+
+    def __init__(self, console: Console, label: str, total: int) -> None:
+        self._console, self._label, self.total = console, label, total
+        self._done, self._started = 0, time.monotonic()
+
+    def step(self, note: str, steps: int = 1) -> None:
+        """`steps` more are done; `note` says what was."""
+        self._done = min(self._done + steps, self.total)
+        elapsed = time.monotonic() - self._started
+        left_us = elapsed / self._done * (self.total - self._done) * 1e6 if self._done else 0
+        eta = f"ETA {format_duration_us(left_us)}" if self._done < self.total else f"in {elapsed:.0f}s"
+        width = len(str(self.total))
+        self._console.progress_line(f"{self._label} [{self._done:>{width}}/{self.total}] {eta} · {note}")
+
+
+@dataclass(slots=True)
+class Console:
+    """Where everything is printed. stdout is data; messages and progress go to stderr."""
+
+    command: str = ""
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    show_progress: bool = True
+    _result: dict[str, Any] | None = field(default=None, init=False)
+
+    def info(self, message: str) -> None:
+        if not self.quiet:
+            sys.stderr.write(message + "\n")
+            sys.stderr.flush()
+
+    def detail(self, message: str) -> None:
+        if self.verbose:
+            self.info(message)
+
+    def warning(self, message: str) -> None:
+        sys.stderr.write(f"warning: {message}\n")
+        sys.stderr.flush()
+
+    def progress_line(self, line: str) -> None:
+        if self.show_progress:
+            self.info(line)
+
+    @contextmanager
+    def progress(self, label: str, total: int) -> Iterator[Progress]:
+        yield Progress(self, label, total)
+
+    def result(self, data: dict[str, Any], text: str) -> None:
+        """The command's answer: `text` on stdout, or `data` inside the envelope with --json."""
+        if self.json:
+            self._result = data
+        elif text:
+            sys.stdout.write(text if text.endswith("\n") else text + "\n")
+            sys.stdout.flush()
+
+    def error(self, error: TrituneError) -> None:
+        for problem in error.problems:
+            sys.stderr.write(f"error: {problem}\n")
+            if problem.hint:
+                sys.stderr.write(f"hint: {problem.hint}\n")
+        sys.stderr.flush()
+
+    def close(self, exit_code: int, error: TrituneError | None = None) -> None:
+        """Write the one JSON object of a run with --json; otherwise nothing."""
+        if not self.json:
+            return
+        envelope = {
+            "schema_version": SCHEMA_VERSION,
+            "command": self.command,
+            "exit_code": exit_code,
+            "data": self._result,
+            "error": None if error is None else {"kind": error.kind, "problems": [p.as_dict() for p in error.problems]},
+        }
+        sys.stdout.write(json.dumps(envelope, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A plain text table: first column left-aligned, the others right-aligned; readable without colour."""
+    cells = [list(header), *[list(r) for r in rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        return "  ".join(
+            c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+
+    return "\n".join([line(cells[0]), "  ".join("─" * w for w in widths), *(line(r) for r in cells[1:])])
+
+
+def colour_allowed() -> bool:
+    """Colour only on a terminal and without NO_COLOR (no-color.org)."""
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
