@@ -1,0 +1,48 @@
+# Everything a developer or a first-time user runs. `make help` lists it.
+# Python 3.11 is preferred; 3.10 and 3.12 work (the embedded server has stubs for these).
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.10 python3; do $$p -c 'import venv, ensurepip' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := cpu,export,report,minilm,dev
+
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart test test-fast lint format bench clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.10-3.12 with venv found: install python3.11 and its venv package" >&2; exit 3; }
+	@echo "Installing tritune into $(VENV) with $(PYTHON) (a few minutes the first time)" >&2
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@touch $@
+
+setup: $(STAMP) ## Make the virtual environment and the embedded server's own environment
+	@$(BIN)/tritune runtime install
+
+quickstart: setup ## Export MiniLM, serve it on a real Triton, tune it with perf_analyzer, write the config
+	@$(BIN)/tritune quickstart
+
+test: setup ## Run the whole test suite, live tests against the real server included
+	$(BIN)/pytest -q
+
+test-fast: $(STAMP) ## Run the tests that need no server
+	$(BIN)/pytest -q -m 'not live and not gpu'
+
+lint: $(STAMP) ## Check style, types and import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## Run the benchmarks (see benchmarks/README.md)
+	$(BIN)/python benchmarks/run.py
+
+clean: ## Remove build and test caches (not the virtual environment)
+	rm -rf dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

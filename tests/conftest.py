@@ -1,0 +1,82 @@
+"""Fixtures shared by the whole suite: the real model, the real runtime, the command line in process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+
+class CliResult(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict:
+        """The one JSON object on stdout of a run with --json."""
+        return json.loads(self.out)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite golden files from what the code produces")
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture
+def run_cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., CliResult]:
+    """Run the command line in this process: `run_cli("gen-config", path)` → (code, out, err)."""
+    from tooling.cli import main
+
+    def run(*argv: object) -> CliResult:
+        capfd.readouterr()
+        code = main([str(a) for a in argv])
+        out, err = capfd.readouterr()
+        return CliResult(code, out, err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def minilm_dir() -> Path:
+    """The Hugging Face directory of all-MiniLM-L6-v2 from its package."""
+    from export.source import bundled_minilm
+
+    return bundled_minilm()
+
+
+@pytest.fixture(scope="session")
+def runtime():
+    """The embedded server's own environment; a missing one is a failure, never a skip."""
+    from tooling.runtime import find_runtime
+
+    return find_runtime()
+
+
+@pytest.fixture(scope="session")
+def minilm_repository(tmp_path_factory: pytest.TempPathFactory, minilm_dir: Path) -> Path:
+    """A repository with the exported and configured model `minilm`. Read-only: copy it to change it."""
+    from tooling.cli import main
+
+    repository = tmp_path_factory.mktemp("minilm") / "repository"
+    assert main(["export", str(minilm_dir), "--repository", str(repository), "--name", "minilm", "-q"]) == 0
+    assert main(["gen-config", str(repository / "minilm"), "-q"]) == 0
+    return repository
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """GPU tests are skipped with a printed reason where no GPU is; live tests never are."""
+    import shutil
+
+    if shutil.which("nvidia-smi"):
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU on this machine (nvidia-smi not found)"))
