@@ -1,0 +1,89 @@
+"""One measured point with everything needed to judge and reproduce it. Layer: above workload, pure data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, TypedDict
+
+Status = Literal[
+    "ok",  # a result that can be compared
+    "saturated",  # the server cannot keep the asked rate: latencies only tell how long the run was
+    "unstable",  # windows differed more than the asked stability
+    "over_limit",  # the latency limit was passed
+    "no_samples",  # a window had no finished request
+    "request_failed",  # the server refused or failed a request
+    "bad_input",  # perf_analyzer refused the options or the input data
+    "unreachable",  # no server of this protocol at the address
+    "model_unknown",  # the server does not serve the model
+    "crashed",  # perf_analyzer died
+    "hung",  # no end before the deadline
+    "interrupted",  # perf_analyzer was stopped from outside
+    "missing",  # perf_analyzer could not be started
+]
+
+
+class Load(TypedDict):
+    """What was asked: `value` clients, or `value` requests a second."""
+
+    mode: Literal["concurrency", "request_rate"]
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A point as perf_analyzer measured it. Latencies and server times are mean or percentile microseconds of a
+    request; figures are None when the run gave none. `requests` counts finished requests of the three pooled windows,
+    `inference_count`/`execution_count` the server's elements and model executions in them. `foreign_cores` is how many
+    cores other processes used meanwhile. `message`, `cause` and `hint` explain a status other than ok.
+    """
+
+    status: Status
+    load: Load
+    message: str | None = None
+    cause: str | None = None
+    hint: str | None = None
+    throughput_rps: float | None = None
+    avg_us: float | None = None
+    p50_us: float | None = None
+    p90_us: float | None = None
+    p95_us: float | None = None
+    p99_us: float | None = None
+    requests: int | None = None
+    inference_count: int | None = None
+    execution_count: int | None = None
+    queue_us: float | None = None
+    compute_input_us: float | None = None
+    compute_infer_us: float | None = None
+    compute_output_us: float | None = None
+    windows_rps: tuple[float, ...] = ()
+    windows_us: tuple[float, ...] = ()
+    delayed_percent: float | None = None
+    send_rate_rps: float | None = None
+    client_overhead_percent: float | None = None
+    foreign_cores: float | None = None
+    warnings: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
+    raw_dir: str = ""
+    started: str = ""
+    wall_s: float = 0.0
+    perf_analyzer: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the figures can be compared with those of another run."""
+        return self.status == "ok"
+
+    @property
+    def mean_batch(self) -> float | None:
+        """Mean number of elements the server put into one model execution."""
+        return self.inference_count / self.execution_count if self.inference_count and self.execution_count else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types; `from_dict` gives the same measurement back."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Measurement:
+        known = {f.name for f in fields(cls)}
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
+        return cls(**values)
