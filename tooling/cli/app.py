@@ -77,7 +77,9 @@ def _usage_error(error: Any) -> UsageError:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "tritune"
     message = error.format_message().strip().rstrip(".")
-    return UsageError(message[:1].lower() + message[1:], hint=f"run `{path} --help`")
+    details = getattr(error.__cause__, "errors", None)  # pydantic's, whose text leaves the value out
+    got = f"`{details()[0]['input']}`" if callable(details) else None
+    return UsageError(message[:1].lower() + message[1:], got=got, hint=f"run `{path} --help`")
 
 
 def _run(command: Any, args: list[str], console: Console) -> tuple[int, TrituneError | None]:

@@ -1,0 +1,171 @@
+"""The command line as a whole: exit codes, streams, the JSON envelope, global options, what start-up imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+
+from tooling.cli import app as boundary
+from tooling.errors import ExternalError, MissingError, Refused, UsageError
+
+TRITUNE = [str(Path(sys.executable).parent / "tritune")]
+
+HEAVY = {
+    "torch", "transformers", "onnx", "onnxruntime", "tensorrt", "grpc", "numba", "plotly", "numpy", "pydantic",
+    "jinja2", "tritonclient", "google", "yaml", "scipy",
+}  # fmt: skip
+
+
+@pytest.fixture
+def command_that(monkeypatch: pytest.MonkeyPatch):
+    """Register a command `probe` on a fresh root that runs the given function."""
+
+    def make(body):
+        root = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+        root.callback()(boundary._root)
+
+        @root.command()
+        def probe(context: typer.Context, number: int = 1) -> None:
+            console = boundary.console_of(context)
+            body(console)
+
+        monkeypatch.setattr(boundary, "app", root)
+        monkeypatch.setattr("tooling.cli.commands.register", lambda: None)
+
+    return make
+
+
+@pytest.mark.parametrize("kind", [Refused, UsageError, MissingError, ExternalError])
+def test_an_error_is_its_exit_code_and_one_line_on_stderr(command_that, run_cli, kind) -> None:
+    def body(console):
+        raise kind("broken", where="here", got=1, expected="2", hint="mend it")
+
+    command_that(body)
+    result = run_cli("probe")
+    assert result.code == kind.exit_code
+    assert result.out == ""
+    assert result.err == "error: here: broken (got 1; expected 2)\nhint: mend it\n"
+
+
+def test_json_is_one_object_for_results_and_errors(command_that, run_cli) -> None:
+    command_that(lambda console: console.result({"answer": 42}, "forty-two"))
+    for argv in (("--json", "probe"), ("probe", "--json")):
+        result = run_cli(*argv)
+        assert result.json == {
+            "schema_version": 1, "command": "probe", "exit_code": 0, "data": {"answer": 42}, "error": None,
+        }  # fmt: skip
+    assert run_cli("probe").out == "forty-two\n"
+
+    def refuse(console):
+        raise UsageError("wrong", where="f")
+
+    command_that(refuse)
+    failed = run_cli("probe", "--json")
+    assert failed.code == 2
+    assert failed.json["error"]["problems"][0]["what"] == "wrong"
+    assert failed.json["data"] is None
+
+
+def test_a_bug_is_exit_70_with_its_traceback(command_that, run_cli) -> None:
+    command_that(lambda console: {}["absent"])
+    result = run_cli("probe", "--json")
+    assert result.code == 70
+    assert "KeyError" in result.err
+    assert result.json["error"]["kind"] == "internal"
+
+
+def test_ctrl_c_is_130(command_that, run_cli) -> None:
+    def interrupt(console):
+        raise KeyboardInterrupt
+
+    command_that(interrupt)
+    assert run_cli("probe").code == 130
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["nosuch"], "nosuch"), (["probe", "--nope"], "--nope"), (["probe", "--number", "x"], "got `x`"),
+        (["probe", "extra"], "extra"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_2_and_points_to_help(command_that, run_cli, argv, says) -> None:
+    command_that(lambda console: None)
+    result = run_cli(*argv)
+    assert result.code == 2
+    assert result.out == ""
+    assert says in result.err
+    assert "--help`" in result.err
+
+
+def test_quiet_hides_messages_but_not_results(command_that, run_cli) -> None:
+    def body(console):
+        console.info("working")
+        with console.progress("steps", 2) as progress:
+            progress.step("one")
+        console.result({}, "done")
+
+    command_that(body)
+    loud, quiet, plain = run_cli("probe"), run_cli("-q", "probe"), run_cli("probe", "--no-progress")
+    assert "working" in loud.err
+    assert "steps [1/2]" in loud.err
+    assert "ETA" in loud.err
+    assert quiet == (0, "done\n", "")
+    assert plain.err == "working\n"
+
+
+def test_version(run_cli) -> None:
+    from importlib.metadata import version
+
+    assert run_cli("--version").out == f"tritune {version('tritune')}\n"
+    assert run_cli("--version", "--json").json["data"] == {"version": version("tritune")}
+
+
+def test_no_arguments_show_the_commands(run_cli) -> None:
+    result = run_cli()
+    assert result.code == 2
+    assert "quickstart" in result.out + result.err
+
+
+def test_start_up_imports_nothing_heavy() -> None:
+    """Start-up time is guarded by what is imported, not by a clock."""
+    code = (
+        "import sys, json; from tooling.cli import main; main(['--help']);"
+        "print('\\n' + json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not HEAVY & set(json.loads(out.splitlines()[-1]))
+
+
+def test_a_closed_pipe_is_silent() -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {TRITUNE[0]} --help | true; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True, text=True, check=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    assert done.stdout.strip() in ("0", "2")
+    assert "Traceback" not in done.stderr
+
+
+def test_sigterm_is_143() -> None:
+    """SIGTERM unwinds the stack: the handler is in place before the command runs."""
+    code = (
+        "import time, sys; from tooling.cli import app;"
+        "app._run = lambda *a: (sys.stderr.write('ready\\n'), sys.stderr.flush(), time.sleep(30));"
+        "app.entry()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, "doctor"], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    started = time.monotonic()
+    assert process.wait(timeout=10) == 143
+    assert time.monotonic() - started < 5
+    process.stderr.close()
