@@ -1,0 +1,1 @@
+"""Triton's ModelConfig: knobs, building, rendering and parsing. Layer: config."""

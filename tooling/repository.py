@@ -1,0 +1,160 @@
+"""The layout of a model repository on disk: names, paths, writes that are whole or nothing. Layer: repository."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tooling.config.proto import ModelConfig
+from tooling.errors import UsageError
+
+CONFIG_FILE = "config.pbtxt"
+MODEL_FILE = "model.onnx"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+def check_model_name(name: str, what: str = "model name") -> None:
+    """Raise UsageError unless `name` is safe as a directory name for Triton.
+
+    Triton itself refuses little, but a blank or a quote in a model's path makes its Python backend hang while loading,
+    and a separator or `..` leaves the repository.
+    """
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise UsageError(
+            f"not a usable {what}",
+            got=f"`{name}`",
+            expected="ASCII letters, digits, `_`, `-` and single `.`, starting with a letter, a digit or `_`",
+            hint=f"for example `{re.sub(r'[^A-Za-z0-9_-]+', '-', name).strip('-') or 'model'}`",
+        )
+
+
+def config_path(model_dir: Path, hardware: str | None = None) -> Path:
+    """Where a model's config stands: `config.pbtxt`, or `configs/<hardware>.pbtxt` (Triton's `--model-config-name`)."""
+    if hardware is None:
+        return model_dir / CONFIG_FILE
+    check_model_name(hardware, "hardware name")
+    return model_dir / "configs" / f"{hardware}.pbtxt"
+
+
+def read_config(model_dir: Path, hardware: str | None = None) -> ModelConfig:
+    """The config Triton would take for this hardware name: its own file, else `config.pbtxt`, as Triton falls back too.
+
+    Raises UsageError when there is none or when it does not parse.
+    """
+    from tooling.config.render import parse
+
+    own = config_path(model_dir, hardware)
+    path = own if own.is_file() else config_path(model_dir)
+    return parse(read_text(path, hint=f"write one with `tritune gen-config {model_dir}`"), str(path))
+
+
+def read_text(path: Path, *, hint: str | None = None) -> str:
+    """The text of a UTF-8 file. Raises UsageError when it is missing, unreadable or not text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError("not a text file in UTF-8", where=path, got=f"byte {error.start}: {error.reason}") from error
+    except OSError as error:
+        raise UsageError("cannot be read", where=path, got=error.strerror, hint=hint) from error
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn every OSError of the block into a UsageError that names `path`: unwritable, full, too long a name."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            "cannot be written",
+            where=path,
+            got=error.strerror or str(error),
+            hint="choose a directory you may write to, with room left",
+        ) from error
+
+
+def write_atomic(path: Path, data: bytes | str) -> None:
+    """Write a whole file or nothing: beside it first, synced, then renamed over it. A symlink is replaced, not followed.
+
+    Missing parent directories are made. Raises UsageError when it cannot be written.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with beside.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def staging(target: Path) -> Iterator[Path]:
+    """A fresh directory beside `target` to fill and then `publish`; whatever is left of it is removed on the way out.
+
+    Raises UsageError when it cannot be made.
+    """
+    staged = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
+    with writing(target):
+        staged.mkdir(parents=True)
+    try:
+        yield staged
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def publish(staged: Path, target: Path) -> None:
+    """Put the finished directory `staged` in the place of `target`; what stood there is kept until the new one is.
+
+    Both must be on one file system (see `staging`). Raises UsageError when it cannot be done; `target` stays as it was.
+    """
+    old = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.old")
+    with writing(target):
+        replaced = target.exists()
+        if replaced:
+            target.rename(old)
+        try:
+            staged.rename(target)
+        except OSError:
+            if replaced:
+                old.rename(target)
+            raise
+    if replaced:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def usable_cores() -> int:
+    """CPU cores this process may use: its affinity mask, cut to the quota of its cgroup (v2)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, round(int(quota) / int(period))))
+
+
+def hardware_name() -> str:
+    """The name tuned configs of this machine are kept under: `cpu-2`, or `gpu-h200-x1` where nvidia-smi lists GPUs."""
+    gpus = _gpu_names()
+    if not gpus:
+        return f"cpu-{usable_cores()}"
+    slug = re.sub(r"[^a-z0-9]+", "-", gpus[0].lower().removeprefix("nvidia ")).strip("-")
+    return f"gpu-{slug}-x{len(gpus)}"
+
+
+def _gpu_names() -> list[str]:
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in listed.stdout.splitlines() if line.strip()]

@@ -1,0 +1,1 @@
+"""What a model file takes and gives, read from the file itself. Layer: signature."""
