@@ -1,0 +1,183 @@
+"""The append-only record of a tuning: a header, then one line a measurement; locked and resumable. Layer: above
+measurement, knows files but no server."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from tooling.errors import Problem, UsageError
+
+SCHEMA_VERSION = 1
+FILE_NAME = "study.jsonl"
+
+Record = dict[str, Any]
+
+
+class Study:
+    """An opened study: what it holds already in `records`, and `append` for more. A context manager holding the lock.
+
+    The file starts with a header of everything that must be equal for measurements to be comparable. Opening an
+    existing study with another header, a study that another process writes, or a damaged one raises UsageError.
+    """
+
+    def __init__(self, directory: Path, header: Mapping[str, Any]) -> None:
+        self.directory, self.path = directory, directory / FILE_NAME
+        self.header: Record = {"record": "header", "schema_version": SCHEMA_VERSION, **header}
+        self.records: list[Record] = []
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> Study:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("a+b")
+        except OSError as error:
+            raise UsageError(
+                "the study cannot be written",
+                where=self.path,
+                got=error.strerror,
+                hint="give another --study directory",
+            ) from error
+        try:
+            self._lock()
+            self._load()
+        except BaseException:
+            self._file.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file:
+            self._file.close()  # gives the lock up too
+
+    def append(self, record: Record) -> Record:
+        """Write one line and wait until it is on disk; returns the record. Raises UsageError when the disk refuses."""
+        assert self._file is not None, "the study is not open"
+        try:
+            self._file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise UsageError("the study cannot be written", where=self.path, got=error.strerror) from error
+        self.records.append(record)
+        return record
+
+    def _lock(self) -> None:
+        assert self._file is not None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(
+                "the study is in use by another process",
+                where=self.path,
+                expected="one writer at a time",
+                hint="wait until it ends, or give another --study directory",
+            ) from error
+
+    def _load(self) -> None:
+        assert self._file is not None
+        content = self.path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):  # a kill tore the last line: it was never reported as done
+            self._file.truncate(whole)
+        lines = list(_parse(content[:whole], self.path))
+        if not lines:
+            self.append(self.header)
+            self.records.clear()
+            return
+        _require_same_header(lines[0], self.header, self.path)
+        self.header, self.records = lines[0], lines[1:]
+
+
+def read_study(directory: Path) -> tuple[Record, list[Record]]:
+    """Header and records of a study, without locking it. Raises UsageError when there is none or it is damaged."""
+    path = directory / FILE_NAME
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            "no study here", where=directory, got=error.strerror, expected=f"a directory with `{FILE_NAME}`"
+        ) from error
+    lines = list(_parse(content[: content.rfind(b"\n") + 1], path))
+    if not lines or lines[0].get("record") != "header":
+        raise UsageError("the study has no header", where=path, hint="run `tritune tune` to make a study")
+    return lines[0], lines[1:]
+
+
+def host_facts() -> dict[str, Any]:
+    """What of this machine a measurement depends on: processor, usable cores, kernel, C library, Python."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": usable_cores(),
+        "kernel": platform.release(),
+        "libc": " ".join(platform.libc_ver()),
+        "python": platform.python_version(),
+    }
+
+
+def usable_cores() -> int:
+    """Cores this process may run on, which in a container is less than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _parse(content: bytes, path: Path) -> Iterator[Record]:
+    for number, line in enumerate(content.splitlines(), start=1):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
+            raise UsageError(
+                "the study is damaged",
+                where=f"{path}:{number}",
+                got=repr(line[:40].decode(errors="replace")),
+                expected="one JSON object a line",
+                hint="delete that line, or give another --study directory",
+            )
+        yield record
+
+
+def _require_same_header(found: Record, wanted: Record, path: Path) -> None:
+    """Measurements of two headers must not be mixed; names every field that differs."""
+    old, new = _flat(found), _flat(json.loads(json.dumps(wanted)))
+    problems = [
+        Problem(
+            f"the study was made with another `{name}`",
+            where=str(path),
+            got=json.dumps(new.get(name), ensure_ascii=False),
+            expected=json.dumps(old.get(name), ensure_ascii=False),
+            hint="give a new --study directory",
+        )
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name) != new.get(name)
+    ]
+    if problems:
+        raise UsageError(problems=problems)
+
+
+def _flat(record: Record, prefix: str = "") -> Record:
+    flat: Record = {}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

@@ -1,0 +1,143 @@
+"""The study file: resume, lock, torn lines, headers, disks that refuse."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perf.study import FILE_NAME, Study, host_facts, read_study
+from tooling.errors import UsageError
+
+HEADER = {"model": {"sha256": "ab"}, "workload": {"concurrency": 8}, "grid": {"instances": [1, 2]}}
+
+
+def test_resume_returns_what_was_written(tmp_path: Path) -> None:
+    with Study(tmp_path / "deep" / "study", HEADER) as study:
+        study.append({"record": "measurement", "n": 1, "name": "größe"})
+    with Study(tmp_path / "deep" / "study", HEADER) as study:
+        assert study.records == [{"record": "measurement", "n": 1, "name": "größe"}]
+        study.append({"record": "measurement", "n": 2})
+    header, records = read_study(tmp_path / "deep" / "study")
+    assert header["workload"] == {"concurrency": 8}
+    assert header["schema_version"] == 1
+    assert [r["n"] for r in records] == [1, 2]
+
+
+@pytest.mark.parametrize("torn", ['{"record": "meas', '{"record": "measurement", "n": 2}'])
+def test_torn_last_line_is_dropped(tmp_path: Path, torn: str) -> None:
+    with Study(tmp_path, HEADER) as study:
+        study.append({"n": 1})
+    with (tmp_path / FILE_NAME).open("a") as file:
+        file.write(torn)
+    assert read_study(tmp_path)[1] == [{"n": 1}]
+    with Study(tmp_path, HEADER) as study:
+        assert study.records == [{"n": 1}]
+        study.append({"n": 3})
+    assert read_study(tmp_path)[1] == [{"n": 1}, {"n": 3}]
+
+
+def test_torn_header_starts_over(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text('{"record": "hea')
+    with Study(tmp_path, HEADER) as study:
+        assert study.records == []
+    assert read_study(tmp_path)[0]["record"] == "header"
+
+
+def test_damage_in_the_middle_is_named(tmp_path: Path) -> None:
+    with Study(tmp_path, HEADER) as study:
+        study.append({"n": 1})
+    path = tmp_path / FILE_NAME
+    path.write_text(path.read_text().replace('{"n": 1}', "[1, 2]\n{}"))
+    with pytest.raises(UsageError, match=rf"{FILE_NAME}:2: the study is damaged"), Study(tmp_path, HEADER):
+        pass
+
+
+def test_other_header_names_every_field_that_differs(tmp_path: Path) -> None:
+    with Study(tmp_path, HEADER):
+        pass
+    before = (tmp_path / FILE_NAME).read_bytes()
+    other = {"model": {"sha256": "cd"}, "workload": {"concurrency": 8}, "grid": {"instances": [1]}}
+    with pytest.raises(UsageError) as caught, Study(tmp_path, other):
+        pass
+    assert [p.what for p in caught.value.problems] == [
+        "the study was made with another `model.sha256`",
+        "the study was made with another `grid.instances`",
+    ]
+    assert caught.value.problems[1].got == "[1]"
+    assert caught.value.problems[1].expected == "[1, 2]"
+    assert caught.value.problems[0].hint == "give a new --study directory"
+    assert (tmp_path / FILE_NAME).read_bytes() == before
+
+
+def test_tuples_in_the_header_equal_their_json(tmp_path: Path) -> None:
+    header = {"lengths": (16, 32)}
+    for _ in range(2):
+        with Study(tmp_path, header) as study:
+            assert study.records == []
+
+
+def test_second_writer_is_refused_until_the_first_ends(tmp_path: Path) -> None:
+    with Study(tmp_path, HEADER) as study:
+        code = (
+            "import sys, pathlib\nfrom perf.study import Study\nfrom tooling.errors import UsageError\n"
+            "try:\n    Study(pathlib.Path(sys.argv[1]), {}).__enter__()\n"
+            "except UsageError as error:\n    print(error); sys.exit(error.exit_code)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert f"{tmp_path / FILE_NAME}: the study is in use by another process" in done.stdout
+        study.append({"n": 1})
+    with Study(tmp_path, HEADER) as study:
+        assert study.records == [{"n": 1}]
+
+
+def test_lock_ends_with_a_killed_writer(tmp_path: Path) -> None:
+    code = (
+        "import sys, json, pathlib, time\nfrom perf.study import Study\n"
+        "study = Study(pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])).__enter__()\n"
+        "study.append({'n': 1})\nprint('ready', flush=True)\ntime.sleep(60)\n"
+    )
+    argv = [sys.executable, "-c", code, str(tmp_path), json.dumps(HEADER)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+        writer.send_signal(signal.SIGKILL)
+    with Study(tmp_path, HEADER) as study:
+        assert study.records == [{"n": 1}]
+
+
+def test_unwritable_place_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="the study cannot be written"), Study(tmp_path / "file" / "study", HEADER):
+        pass
+
+
+def test_full_disk_is_a_usage_error(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib, resource\nfrom perf.study import Study\n"
+        "with Study(pathlib.Path(sys.argv[1]), {}) as study:\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))\n    study.append({'text': 'x' * 100})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert "UsageError" in done.stderr
+    assert "the study cannot be written (got File too large)" in done.stderr
+    assert read_study(tmp_path)[1] == []
+
+
+def test_reading_no_study_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no study here"):
+        read_study(tmp_path)
+    (tmp_path / FILE_NAME).write_text("")
+    with pytest.raises(UsageError, match="the study has no header"):
+        read_study(tmp_path)
+
+
+def test_host_facts_are_filled() -> None:
+    facts = host_facts()
+    assert facts["cores"] >= 1
+    assert all(facts.values())
