@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tooling.signature.spec import ModelSignature
-
 from perf.workload import Workload
+from tooling.signature.spec import ModelSignature
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,13 +34,13 @@ class Measurement:
     """A point as perf_analyzer measured it. Latencies and server times are mean or percentile microseconds of a
     request; figures are None when the run gave none. `requests` counts finished requests of the three pooled windows,
     `inference_count`/`execution_count` the server's elements and model executions in them. `foreign_cores` is how many
-    cores other processes used meanwhile. `message`, `cause` and `hint` explain a status other than ok.
+    cores other processes used meanwhile. `windows_*` are the three windows by themselves. `message` (with
+    the cause) and `hint` explain a status other than ok.
     """
 
     status: Status
     load: Load
     message: str | None = None
-    cause: str | None = None
     hint: str | None = None
     throughput_rps: float | None = None
     avg_us: float | None = None

@@ -1,0 +1,184 @@
+"""Decide how a perf_analyzer run went from its exit code, its stderr and its result row. Layer: above measurement."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from perf.measurement import Measurement, Status
+
+_ENOUGH_FOR_P99 = 1000
+_MUCH_OVERHEAD_PERCENT = 20
+_MANY_FOREIGN_CORES = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A status with, unless ok, one message that carries the cause and a hint at the fix."""
+
+    status: Status
+    message: str | None = None
+    hint: str | None = None
+
+
+class _Rule(NamedTuple):
+    pattern: str
+    status: Status
+    message: str
+    hint: str | None
+
+
+_GONE = "the server is up until the end of the run; its log tells why it went away"
+_ADDRESS = "the server is up at this address, and the port is the one of the protocol (http or grpc)"
+_WINDOW = "measure with longer windows, at least ten times the latency"
+
+# The first rule whose pattern stands in stderr wins: texts of perf_analyzer 2.51 to 2.60. Rules for failed requests
+# come first, because the server's own text in them may hold any words.
+_REFUSED_REQUEST = r"^Thread \[\d+\] had error: (?P<cause>(?s:.+?))(?=^Thread \[|^\s*At:|\Z)"
+_LOST = r"Send failed since rewinding|Socket closed|failed to connect|Connection re(?:set|fused)|Couldn't connect"
+_RULES = (
+    _Rule(rf"^Thread \[\d+\] had error: (?P<cause>.*(?:{_LOST}).*)", "unreachable", "the server was lost", _GONE),
+    _Rule(
+        _REFUSED_REQUEST,
+        "request_failed",
+        "a request failed",
+        "every request of the input data must be valid for the model: its ids inside the vocabulary, its length within "
+        "the model's limit",
+    ),
+    _Rule(r"Received exit signal", "interrupted", "perf_analyzer was interrupted", None),
+    _Rule(
+        r"(?P<cause>Request for unknown model.*)",
+        "model_unknown",
+        "the server does not serve the model",
+        "load the model first and check its name",
+    ),
+    _Rule(
+        r"(?P<cause>Couldn't (?:connect to server|resolve host.*)|failed to connect to all addresses.*"
+        r"|Unsupported protocol|.*Socket closed.*|DNS resolution failed.*|SSL connect error|.*handshake failed.*"
+        r"|model metadata: Not Found)",
+        "unreachable",
+        "there is no server that answers",
+        _ADDRESS,
+    ),
+    _Rule(r"No valid requests recorded", "no_samples", "no request finished within a measurement window", _WINDOW),
+    _Rule(
+        r"Measured latency went over the set limit of (?P<cause>.*?)\.?\s*$",
+        "over_limit",
+        "the latency is over the limit",
+        None,
+    ),
+    _Rule(
+        r"(?P<cause>Failed to obtain stable measurement.*)",
+        "unstable",
+        "the measurement does not settle",
+        _WINDOW,
+    ),
+    _Rule(
+        r"(?:Failed to init manager inputs|Unable to init infer data manager): (?P<cause>.*)",
+        "bad_input",
+        "perf_analyzer refused the input data",
+        "the inputs must have the names, types and shapes (without the batch axis) of the model's configuration",
+    ),
+    _Rule(r"^(?:error: |Error: )(?P<cause>.*)", "bad_input", "perf_analyzer refused its options", None),
+    _Rule(
+        r"(?P<cause>Decoupled models must be run with.*|can not specify batch size.*|sequence id range specified.*)",
+        "bad_input",
+        "perf_analyzer cannot measure this model this way",
+        None,
+    ),
+)
+_NOT_LOADED = re.compile(r"error while loading shared libraries: (\S+):|version `(\S+)' not found")
+
+
+def judge(rc: int, stderr: str, has_row: bool) -> Outcome:
+    """The outcome of a run that ended by itself: exit code 0 alone does not mean that there is a result."""
+    if rc == 0 and has_row and "Received exit signal" not in stderr:
+        return Outcome("ok")
+    if loader := _NOT_LOADED.search(stderr):
+        return Outcome(
+            "missing",
+            f"perf_analyzer cannot start on this system: {loader[1] or loader[2]} is missing",
+            "run `tritune runtime install`: it brings a perf_analyzer with its libraries",
+        )
+    if rc in (-signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGTERM):
+        return Outcome("interrupted", "perf_analyzer was interrupted")
+    if rc < 0 or rc >= 128:
+        return _crash(rc, stderr)
+    for rule in _RULES:
+        if found := re.search(rule.pattern, stderr, re.MULTILINE):
+            cause = " ".join(found.groupdict().get("cause", "").split())
+            return Outcome(rule.status, f"{rule.message}: {cause}" if cause else rule.message, rule.hint)
+    last = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "")
+    return Outcome("crashed", f"perf_analyzer ended with exit code {rc} and no result" + (f": {last}" if last else ""))
+
+
+def _crash(rc: int, stderr: str) -> Outcome:
+    number = -rc if rc < 0 else rc - 128
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    what = re.search(r"what\(\):\s*(.*)", stderr)
+    return Outcome(
+        "crashed",
+        f"perf_analyzer died of {name}" + (f": {what[1]}" if what else ""),
+        "malformed input data can do this; the files of the run are kept",
+    )
+
+
+def cross_checked(measurement: Measurement, *, poisson: bool = False) -> Measurement:
+    """The measurement with what its figures show beyond perf_analyzer's own verdict: saturation, and warnings."""
+    if measurement.load["mode"] == "request_rate" and _fell_behind(measurement, poisson):
+        asked, got = measurement.load["value"], measurement.throughput_rps
+        measurement = replace(
+            measurement,
+            status="saturated",
+            message=f"the server falls behind: {asked:g} requests/s asked, {got or 0:g} answered",
+            hint="its latencies only tell how long the run was: ask for a lower rate",
+        )
+    warnings = tuple(w for w in (_short(measurement), *_disturbed(measurement)) if w)
+    return replace(measurement, warnings=warnings) if measurement.throughput_rps else measurement
+
+
+def _fell_behind(m: Measurement, poisson: bool) -> bool:
+    """Whether the server lost ground against an open-loop load.
+
+    Missing may be 2 % of the requests sent, those under way at the end (those that fit in the lowest latency of a
+    window, at most a tenth of the run), and the scatter of the arrivals. perf_analyzer waits for its backlog, so a run
+    cut at its deadline after the last window had more of it than the server could work off.
+    """
+    if m.status == "hung":
+        return len(m.windows_rps) == 3
+    if m.status != "ok" or not m.throughput_rps or not m.requests:
+        return False
+    rate = m.load["value"]
+    sent = rate * m.requests / m.throughput_rps
+    under_way = min(rate * min(m.windows_us, default=0.0) / 1e6, 0.1 * sent)
+    scatter = 3 * sent**0.5 if poisson else 2
+    return sent - m.requests > 0.02 * sent + under_way + scatter
+
+
+def _short(m: Measurement) -> str | None:
+    if m.requests is not None and m.requests < _ENOUGH_FOR_P99:
+        return f"p99 stands on {m.requests} requests; {_ENOUGH_FOR_P99} are needed for a steady one"
+    return None
+
+
+def _disturbed(m: Measurement) -> Iterator[str]:
+    """Signs that something else than the model and its settings shaped the figures."""
+    in_flight = (m.throughput_rps or 0) * (m.avg_us or 0) / 1e6
+    if m.requests and m.load["mode"] == "concurrency":
+        edge = in_flight / m.requests  # one latency, as a part of the run: its first and last requests
+        if abs(in_flight / m.load["value"] - 1) > 0.05 + edge:
+            yield (
+                f"throughput × latency gives {in_flight:.2f} requests in flight instead of {m.load['value']:g}: "
+                "the client was slowed down, or the run is too short"
+            )
+    if m.requests and m.inference_count and m.inference_count - m.requests > 0.05 * m.requests + 3 * in_flight:
+        yield f"the server worked on {m.inference_count} requests, {m.requests} of them ours: it has other clients"
+    if m.delayed_percent is not None and m.delayed_percent > 1:
+        yield f"{m.delayed_percent:g} % of the requests left late"
+    if m.client_overhead_percent is not None and m.client_overhead_percent > _MUCH_OVERHEAD_PERCENT:
+        yield f"the client was busy itself {m.client_overhead_percent:g} % of the time"
+    if m.foreign_cores is not None and m.foreign_cores > _MANY_FOREIGN_CORES:
+        yield f"other programs used {m.foreign_cores:.1f} cores meanwhile"
