@@ -11,27 +11,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tooling.config.names import name_problem
 from tooling.config.proto import ModelConfig
 from tooling.errors import UsageError
 
 CONFIG_FILE = "config.pbtxt"
 MODEL_FILE = "model.onnx"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def check_model_name(name: str, what: str = "model name") -> None:
-    """Raise UsageError unless `name` is safe as a directory name for Triton.
-
-    Triton itself refuses little, but a blank or a quote in a model's path makes its Python backend hang while loading,
-    and a separator or `..` leaves the repository.
-    """
-    if not _NAME.fullmatch(name) or ".." in name:
-        raise UsageError(
-            f"not a usable {what}",
-            got=f"`{name}`",
-            expected="ASCII letters, digits, `_`, `-` and single `.`, starting with a letter, a digit or `_`",
-            hint=f"for example `{re.sub(r'[^A-Za-z0-9_-]+', '-', name).strip('-') or 'model'}`",
-        )
+    """Raise UsageError unless `name` is safe as a directory name for Triton (see `tooling.config.names`)."""
+    problem = name_problem(name, what)
+    if problem:
+        raise UsageError(problems=[problem])
 
 
 def config_path(model_dir: Path, hardware: str | None = None) -> Path:
@@ -79,7 +71,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
-    """Write a whole file or nothing: beside it first, synced, then renamed over it. A symlink is replaced, not followed.
+    """Write a whole file or nothing: beside it first, synced, then renamed over it; a symlink is replaced.
 
     Missing parent directories are made. Raises UsageError when it cannot be written.
     """
