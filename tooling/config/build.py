@@ -65,15 +65,15 @@ def knob_problems(knobs: Knobs) -> Iterator[Problem]:
             if value:
                 yield Problem(
                     f"{field} needs dynamic batching",
-                    got="dynamic batching off" if top else "max_batch_size 0",
+                    got="dynamic batching off" if top else "max_batch_size 0, which runs each request alone",
                     expected="dynamic batching with max_batch_size 1 or more",
-                    hint=f"leave {field} out, or switch dynamic batching on",
+                    hint=f"leave {field} out, or let the model batch",
                 )
         return
-    if top == 0:
+    if top < 1:
         yield Problem(
             "dynamic batching needs batches",
-            got="max_batch_size 0",
+            got=f"max_batch_size {top}",
             expected="max_batch_size 1 or more (with 0 Triton runs each request alone)",
             hint="switch dynamic batching off, or give a max_batch_size",
         )
