@@ -129,11 +129,11 @@ def _crash(rc: int, stderr: str) -> Outcome:
 def cross_checked(measurement: Measurement, *, poisson: bool = False) -> Measurement:
     """The measurement with what its figures show beyond perf_analyzer's own verdict: saturation, and warnings."""
     if measurement.load["mode"] == "request_rate" and _fell_behind(measurement, poisson):
-        asked, got = measurement.load["value"], measurement.throughput_rps
+        asked, got = measurement.load["value"], measurement.throughput_rps or measurement.windows_rps[-1]
         measurement = replace(
             measurement,
             status="saturated",
-            message=f"the server falls behind: {asked:g} requests/s asked, {got or 0:g} answered",
+            message=f"the server falls behind: {asked:g} requests/s asked, {got:.3g} answered",
             hint="its latencies only tell how long the run was: ask for a lower rate",
         )
     warnings = tuple(w for w in (_short(measurement), *_disturbed(measurement)) if w)
@@ -145,13 +145,13 @@ def _fell_behind(m: Measurement, poisson: bool) -> bool:
 
     Missing may be 2 % of the requests sent, those under way at the end (those that fit in the lowest latency of a
     window, at most a tenth of the run), and the scatter of the arrivals. perf_analyzer waits for its backlog, so a run
-    cut at its deadline after the last window had more of it than the server could work off.
+    cut at its deadline may have had more of it than the server could work off.
     """
+    rate = m.load["value"]
     if m.status == "hung":
-        return len(m.windows_rps) == 3
+        return len(m.windows_rps) > 1 and m.windows_rps[-1] < 0.9 * rate
     if m.status != "ok" or not m.throughput_rps or not m.requests:
         return False
-    rate = m.load["value"]
     sent = rate * m.requests / m.throughput_rps
     under_way = min(rate * min(m.windows_us, default=0.0) / 1e6, 0.1 * sent)
     scatter = 3 * sent**0.5 if poisson else 2
