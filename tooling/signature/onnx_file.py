@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tooling.errors import Problem, UsageError
-from tooling.signature.onnx_wire import skeleton
+from tooling.signature.onnx_wire import skeleton, unusable
 from tooling.signature.spec import ModelSignature, TensorSpec
 
 # ONNX element types that Triton's ONNX Runtime backend serves. BFLOAT16 came with its builds of March 2026 only.
@@ -61,9 +61,7 @@ def _parse(path: Path) -> Any:
     try:
         model = onnx.ModelProto.FromString(skeleton(path))
     except DecodeError as error:
-        raise UsageError(
-            "not an ONNX file", where=path, got="protobuf of another kind", expected="a serialised ONNX model"
-        ) from error
+        raise unusable(path, "protobuf of another kind") from error
     missing = [
         name
         for name, there in (
@@ -74,13 +72,7 @@ def _parse(path: Path) -> Any:
         if not there
     ]
     if missing:
-        raise UsageError(
-            "not a whole ONNX file",
-            where=path,
-            got=f"a file without {' and '.join(missing)}",
-            expected="a serialised ONNX model",
-            hint="export or copy the model again",
-        )
+        raise unusable(path, f"a file without {' and '.join(missing)}")
     return model
 
 

@@ -30,18 +30,19 @@ def skeleton(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             if file.seek(0, 2) == 0:
-                raise _unusable(path, "the file is empty")
+                raise unusable(path, "the file is empty")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 if data[:20].startswith(b"version https://git-"):
-                    raise _unusable(path, "the file is a Git LFS pointer", hint="fetch the model: `git lfs pull`")
+                    raise unusable(path, "the file is a Git LFS pointer", hint="fetch the model: `git lfs pull`")
                 return _pruned(data, 0, len(data), (_GRAPH, _INITIALIZER))
     except _Broken as error:
-        raise _unusable(path, str(error)) from error
+        raise unusable(path, str(error)) from error
     except OSError as error:
         raise UsageError("cannot be read", where=path, got=error.strerror, expected="an ONNX file") from error
 
 
-def _unusable(path: Path, got: str, hint: str = "export or copy the model again") -> UsageError:
+def unusable(path: Path, got: str, hint: str = "export or copy the model again") -> UsageError:
+    """The error for a file that is no whole ONNX model; `got` says what it is instead."""
     return UsageError("not a whole ONNX file", where=path, got=got, expected="a serialised ONNX model", hint=hint)
 
 
