@@ -100,6 +100,10 @@ class EmbeddedServer:
         """Whether the process is there (it may still hang: only a call can tell)."""
         return self._run is not None and self._run.process.alive()
 
+    def models(self) -> list[str]:
+        """Names of the repository's models: directories with a configuration or a model file."""
+        return self._running.workspace.model_names()
+
     def load(self, name: str, config: ModelConfig | None = None, deadline_s: float | None = None) -> None:
         """Load or reload a model, with `config` in place of the one on disk when given, and wait until a replaced
         instance is gone. A model loaded with `config` stays so until it is loaded with another one.
@@ -114,7 +118,7 @@ class EmbeddedServer:
         self._ask(
             f"loading `{name}`",
             lambda http: http.load(name, None if config is None else _as_json(config)),
-            lambda answer: refusal_reason(name, answer.reason, run.log.lines(mark)),
+            lambda answer: run.workspace.for_user(refusal_reason(name, answer.reason, run.log.lines(mark))),
             limit_s,
         )
         self._settle(name, started, limit_s)

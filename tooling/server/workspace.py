@@ -8,10 +8,11 @@ import tempfile
 from pathlib import Path
 
 from tooling.errors import UsageError, suggest
-from tooling.repository import check_model_name
+from tooling.repository import CONFIG_FILE, check_model_name
 
 _SAFE_PATH = re.compile(r"[A-Za-z0-9_./-]+")
-_CONFIG_ENTRIES = ("config.pbtxt", "configs")
+_CONFIG_ENTRIES = (CONFIG_FILE, "configs")
+_MODEL_FILES = ("model.onnx", "model.plan", "model.py", "model.pt", "model.pt2", "model.xml")
 
 
 class Workspace:
@@ -35,6 +36,11 @@ class Workspace:
         for directory in sorted(self._repository.iterdir()):
             if directory.is_dir() and _is_model_name(directory.name):
                 (self.models / directory.name).symlink_to(directory)
+
+    def model_names(self) -> list[str]:
+        """Directories of the repository that Triton can make a model of: a config, or a model file it knows."""
+        directories = (d for d in self._repository.iterdir() if d.is_dir() and not d.name.startswith("."))
+        return sorted(directory.name for directory in directories if _is_model(directory))
 
     def directory_of(self, name: str) -> Path:
         """The served directory of a model; one that appeared in the repository meanwhile is linked now.
@@ -67,8 +73,18 @@ class Workspace:
             if entry.name not in _CONFIG_ENTRIES:
                 (alias / entry.name).symlink_to(entry)
 
+    def for_user(self, text: str) -> str:
+        """A text of the server with the repository's real path in place of the private one."""
+        return text.replace(f"{self.models}/", f"{self._repository}/")
+
     def remove(self) -> None:
         shutil.rmtree(self.root, ignore_errors=True)
+
+
+def _is_model(directory: Path) -> bool:
+    files = [directory / CONFIG_FILE, *(directory.glob("configs/*.pbtxt"))]
+    versions = [entry for entry in directory.iterdir() if entry.name.isdecimal()]
+    return any(path.exists() for path in [*files, *(version / name for version in versions for name in _MODEL_FILES)])
 
 
 def _is_model_name(name: str) -> bool:
