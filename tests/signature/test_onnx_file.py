@@ -153,7 +153,7 @@ def test_an_output_whose_rank_contradicts_the_graph_is_refused(save):
         (b"", "the file is empty"),
         (b"<!DOCTYPE html><html></html>", "byte 0 cannot start"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "Git LFS pointer"),
-        (helper.make_tensor("t", TensorProto.FLOAT, [1], [0.0]).SerializeToString(), "another kind"),
+        (helper.make_tensor("t", TensorProto.FLOAT, [1], [0.0]).SerializeToString(), "parsing message"),
         (
             helper.make_model(helper.make_graph([], "g", [], []), opset_imports=[]).SerializeToString(),
             "without outputs",

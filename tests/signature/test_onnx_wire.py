@@ -53,7 +53,7 @@ def test_every_truncation_is_a_usage_error(save):
             read_onnx(path)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6))
 def test_damaged_bytes_give_a_signature_or_a_usage_error(changes, save):
     path = save([("Relu", ["x"], ["y"], {})], [("x", "FLOAT", ["b", 3])], [("y", "FLOAT", ["b", 3])])

@@ -38,7 +38,15 @@ def read_onnx(path: Path) -> ModelSignature:
     (a declared symbol that inference knows to be 384 is 384). So shape inference runs here too.
     Raises UsageError for a file that is not a whole ONNX model or has tensors that Triton cannot serve, all at once.
     """
-    model = _parse(path)
+    from google.protobuf.message import DecodeError
+
+    try:
+        return _signature(path, _parse(path))
+    except (DecodeError, ValueError) as error:  # other protobuf, undefined enum numbers, names that are not UTF-8
+        raise unusable(path, str(error)) from error
+
+
+def _signature(path: Path, model: Any) -> ModelSignature:
     graph = model.graph
     constants = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
     inputs = [v for v in graph.input if v.name not in constants or model.ir_version >= _OVERRIDABLE_SINCE_IR]
@@ -56,12 +64,8 @@ def read_onnx(path: Path) -> ModelSignature:
 
 def _parse(path: Path) -> Any:
     import onnx
-    from google.protobuf.message import DecodeError
 
-    try:
-        model = onnx.ModelProto.FromString(skeleton(path))
-    except DecodeError as error:
-        raise unusable(path, "protobuf of another kind") from error
+    model = onnx.ModelProto.FromString(skeleton(path))
     missing = [
         name
         for name, there in (
