@@ -31,22 +31,23 @@ class _Rule(NamedTuple):
     hint: str | None
 
 
-_GONE = "the server is up until the end of the run; its log tells why it went away"
-_ADDRESS = "the server is up at this address, and the port is the one of the protocol (http or grpc)"
+_GONE = "see the server's log for why it went away"
+_ADDRESS = "check that the server is up, and that the port is the one of the protocol (http or grpc)"
 _WINDOW = "measure with longer windows, at least ten times the latency"
+_INPUTS = "give each input of the model's configuration with its name and type, and its shape without the batch axis"
 
 # The first rule whose pattern stands in stderr wins: texts of perf_analyzer 2.51 to 2.60. Rules for failed requests
 # come first, because the server's own text in them may hold any words.
 _REFUSED_REQUEST = r"^Thread \[\d+\] had error: (?P<cause>(?s:.+?))(?=^Thread \[|^\s*At:|\Z)"
 _LOST = r"Send failed since rewinding|Socket closed|failed to connect|Connection re(?:set|fused)|Couldn't connect"
 _RULES = (
-    _Rule(rf"^Thread \[\d+\] had error: (?P<cause>.*(?:{_LOST}).*)", "unreachable", "the server was lost", _GONE),
+    _Rule(rf"^Thread \[\d+\] had error: (?P<cause>.*(?:{_LOST}).*)", "unreachable", "the server went away", _GONE),
+    _Rule(r"(?P<cause>unable to find data for input .*)", "bad_input", "perf_analyzer refused the input data", _INPUTS),
     _Rule(
         _REFUSED_REQUEST,
         "request_failed",
         "a request failed",
-        "every request of the input data must be valid for the model: its ids inside the vocabulary, its length within "
-        "the model's limit",
+        "make every request of the input data valid: ids inside the vocabulary, lengths within the model's limit",
     ),
     _Rule(r"Received exit signal", "interrupted", "perf_analyzer was interrupted", None),
     _Rule(
@@ -60,7 +61,7 @@ _RULES = (
         r"|Unsupported protocol|.*Socket closed.*|DNS resolution failed.*|SSL connect error|.*handshake failed.*"
         r"|model metadata: Not Found)",
         "unreachable",
-        "there is no server that answers",
+        "no server answers",
         _ADDRESS,
     ),
     _Rule(r"No valid requests recorded", "no_samples", "no request finished within a measurement window", _WINDOW),
@@ -80,7 +81,7 @@ _RULES = (
         r"(?:Failed to init manager inputs|Unable to init infer data manager): (?P<cause>.*)",
         "bad_input",
         "perf_analyzer refused the input data",
-        "the inputs must have the names, types and shapes (without the batch axis) of the model's configuration",
+        _INPUTS,
     ),
     _Rule(r"^(?:error: |Error: )(?P<cause>.*)", "bad_input", "perf_analyzer refused its options", None),
     _Rule(
@@ -90,7 +91,7 @@ _RULES = (
         None,
     ),
 )
-_NOT_LOADED = re.compile(r"error while loading shared libraries: (\S+):|version `(\S+)' not found")
+_NOT_LOADED = re.compile(r"error while loading shared libraries: (\S+):|version [`'](\S+)' not found")
 
 
 def judge(rc: int, stderr: str, has_row: bool) -> Outcome:
@@ -149,7 +150,7 @@ def _fell_behind(m: Measurement, poisson: bool) -> bool:
     """
     rate = m.load["value"]
     if m.status == "hung":
-        return len(m.windows_rps) > 1 and m.windows_rps[-1] < 0.9 * rate
+        return bool(m.windows_rps) and m.windows_rps[-1] < 0.5 * rate
     if m.status != "ok" or not m.throughput_rps or not m.requests:
         return False
     sent = rate * m.requests / m.throughput_rps
