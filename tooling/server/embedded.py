@@ -29,6 +29,7 @@ _T = TypeVar("_T")
 _EXIT_TIMEOUT_S = 3  # for requests in flight; tritonserver waits it out whole after a load that failed in an instance
 _PORT_TRIES = 5
 _POLL_S = 0.02
+_READY_TIMEOUT_S = 1  # short: another program on our port may accept and never answer
 _CRASH_TIMEOUT_S = 5  # from a broken connection to the end of everything that belonged to the server
 _SOCKET_TAKEN = re.compile(r"Socket '[^']*:(\d+)' already in use")
 _DEFAULTS = ServerOptions()
@@ -112,15 +113,17 @@ class EmbeddedServer:
         loaded before then keeps serving), ExternalError on a crash or after `deadline_s` (default: load_timeout_s).
         """
         run = self._running
-        run.workspace.directory_of(name)
         limit_s = self._options.load_timeout_s if deadline_s is None else deadline_s
         started, mark = time.monotonic(), run.log.mark()
-        self._ask(
-            f"loading `{name}`",
-            lambda http: http.load(name, None if config is None else _as_json(config)),
-            lambda answer: run.workspace.for_user(refusal_reason(name, answer.reason, run.log.lines(mark))),
-            limit_s,
-        )
+
+        def call(http: TritonHttp) -> None:
+            run.workspace.link(name)
+            http.load(name, None if config is None else _as_json(config))
+
+        def reason(answer: Answer) -> str:
+            return run.workspace.for_user(refusal_reason(name, answer.reason, run.log.lines(mark)))
+
+        self._ask(f"loading `{name}`", call, reason, limit_s)
         self._settle(name, started, limit_s)
 
     def unload(self, name: str) -> None:
@@ -134,6 +137,8 @@ class EmbeddedServer:
 
         So two configurations of one model stand side by side. Raises UsageError when the name is taken.
         """
+        if not self._running.process.alive():
+            raise self._died(f"before `{name}` could be added")
         self._running.workspace.alias(name, model_dir)
 
     def model_config(self, name: str) -> dict[str, Any]:
@@ -197,13 +202,13 @@ class EmbeddedServer:
         """Wait until all endpoints answer; False when another program took a port that we had chosen ourselves."""
         run, limit_s = self._running, self._options.start_timeout_s
         deadline = time.monotonic() + limit_s
-        while (left_s := deadline - time.monotonic()) > 0:
+        while time.monotonic() < deadline:
             if not run.process.alive():
                 return self._lost_port()
             try:
-                ours = TritonHttp(self.http_url, left_s).server_name() == self.run_id
+                ours = TritonHttp(self.http_url, _READY_TIMEOUT_S).server_name() == self.run_id
                 for url in (self.grpc_url, self.metrics_url):
-                    _connect(url, left_s)
+                    _connect(url, _READY_TIMEOUT_S)
             except (OSError, Answer, http.client.HTTPException, ValueError, KeyError):
                 ours = False
             if ours:

@@ -18,7 +18,6 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -28,14 +27,15 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _SHARED_MEMORY = Path("/dev/shm")
 
 
-def children_of(parent: int) -> Iterator[int]:
+def children_of(parent: int) -> list[int]:
     """Process ids of the children of a process, zombies included (Linux /proc)."""
-    for entry in os.scandir("/proc"):
-        if entry.name.isdecimal():
-            with suppress(OSError):
-                stat = Path(entry.path, "stat").read_bytes()
-                if int(stat.rpartition(b")")[2].split()[1]) == parent:
-                    yield int(entry.name)
+    children: list[int] = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):
+            stat = Path("/proc", name, "stat").read_bytes()
+            if int(stat.rpartition(b")")[2].split()[1]) == parent:
+                children.append(int(name))
+    return children
 
 
 def remove_shared_memory(run_id: str) -> None:

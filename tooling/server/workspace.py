@@ -42,16 +42,17 @@ class Workspace:
         directories = (d for d in self._repository.iterdir() if d.is_dir() and not d.name.startswith("."))
         return sorted(directory.name for directory in directories if _is_model(directory))
 
-    def directory_of(self, name: str) -> Path:
-        """The served directory of a model; one that appeared in the repository meanwhile is linked now.
+    def link(self, name: str) -> None:
+        """Serve a model of the repository that is not linked yet, because it appeared after the start.
 
-        Raises UsageError for a name that cannot be served or that is not in the repository.
+        Raises UsageError for a name that cannot be served or that is not in the repository, OSError when the workspace
+        is gone.
         """
         check_model_name(name)
         link = self.models / name
-        if not link.exists() and (self._repository / name).is_dir():
-            link.symlink_to(self._repository / name)
-        if not link.exists():
+        if link.exists():
+            return
+        if not (self._repository / name).is_dir():
             known = sorted(entry.name for entry in self.models.iterdir())
             raise UsageError(
                 "no such model in the repository",
@@ -60,7 +61,7 @@ class Workspace:
                 expected=", ".join(known) or "a directory per model; this one has none",
                 hint=suggest(name, known),
             )
-        return link
+        link.symlink_to(self._repository / name)
 
     def alias(self, name: str, model_dir: Path) -> None:
         """A second model directory with the same files as `model_dir`, except for its configuration."""
@@ -68,6 +69,8 @@ class Workspace:
         alias = self.models / name
         if alias.exists():
             raise UsageError("the served repository already has a model of this name", got=f"`{name}`")
+        if not model_dir.is_dir():
+            raise UsageError("not a model directory", where=model_dir, expected="REPO/NAME, as in the repository")
         alias.mkdir()
         for entry in model_dir.absolute().iterdir():
             if entry.name not in _CONFIG_ENTRIES:
