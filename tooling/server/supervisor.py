@@ -30,11 +30,12 @@ _SHARED_MEMORY = Path("/dev/shm")
 def children_of(parent: int) -> list[int]:
     """Process ids of the children of a process, zombies included (Linux /proc)."""
     children: list[int] = []
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        with suppress(OSError):
-            stat = Path("/proc", name, "stat").read_bytes()
-            if int(stat.rpartition(b")")[2].split()[1]) == parent:
-                children.append(int(name))
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                stat = (entry / "stat").read_bytes()
+                if int(stat.rpartition(b")")[2].split()[1]) == parent:
+                    children.append(int(entry.name))
     return children
 
 
