@@ -26,7 +26,7 @@ class Release:
 
 
 @cache
-def tested_release() -> Release:
+def current_release() -> Release:
     """The release that the embedded server is, and that `docker compose up` runs."""
     import yaml
 

@@ -156,9 +156,9 @@ def _delay_us(text: str) -> int:
 
 def _warn_limits(signature: ModelSignature, console: Console) -> None:
     """Say when the tested Triton release is too old for this file; a newer one may serve it."""
-    from tooling.releases import tested_release
+    from tooling.releases import current_release
 
-    release = tested_release()
+    release = current_release()
     for what, value, limit in (
         ("opset", signature.opset, release.max_opset),
         ("IR version", signature.ir_version, release.max_ir),
