@@ -73,11 +73,20 @@ class Figures:
             statistics.fmean(batches) if batches else None,
         )
 
+    @classmethod
+    def from_dict(cls, data: dict[str, Any] | None) -> Figures | None:
+        """The figures of `asdict`, or none."""
+        if data is None:
+            return None
+        spreads = {name: Spread(**value) for name, value in data.items() if isinstance(value, dict)}
+        return cls(runs=data["runs"], mean_batch=data["mean_batch"], **spreads)
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One setting and what became of it. `screen_ratio` is the first rough gain over the default, `verdict` the paired
-    comparison, `reason` why there is none; `admissible` is whether the p99 limit is kept, None while unknown."""
+    comparison, `reason` why there is none; `admissible` is whether the p99 limit is kept, None while unknown;
+    `against` are the figures of the default in the pairs of the comparison."""
 
     candidate: Candidate
     state: State
@@ -86,16 +95,12 @@ class Trial:
     verdict: Verdict | None = None
     reason: str | None = None
     admissible: bool | None = None
+    against: Figures | None = None
 
     @property
     def outcome(self) -> str:
         """The verdict in words."""
-        if self.state == "default":
-            words = "as configured"
-        elif self.verdict:
-            words = self.verdict.word
-        else:
-            words = f"{self.state}: {self.reason}" if self.reason else self.state
+        words = self.verdict.word if self.verdict else "as configured" if self.state == "default" else self.state
         return f"{words}; p99 over the limit" if self.admissible is False else words
 
     @property
@@ -119,19 +124,20 @@ class Trial:
             "verdict": self.verdict.to_dict() if self.verdict else None,
             "reason": self.reason,
             "admissible": self.admissible,
+            "against": asdict(self.against) if self.against else None,
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Trial:
-        figures = data["figures"]
         return cls(
             Candidate(data["id"], knobs_of.from_dict(data["knobs"]), tuple(data["changed"])),
             data["state"],
-            figures and Figures(**{k: Spread(**v) if isinstance(v, dict) else v for k, v in figures.items()}),
+            Figures.from_dict(data["figures"]),
             data["screen_ratio"],
             data["verdict"] and Verdict(**data["verdict"]),
             data["reason"],
             data["admissible"],
+            Figures.from_dict(data["against"]),
         )
 
 

@@ -92,12 +92,14 @@ def test_figures_are_median_and_range() -> None:
         (DEFAULT, "as configured"),
         (trial("a", TIE), "tie (not distinguishable)"),
         (trial("a", better(1.5), admissible=False), "better; p99 over the limit"),
-        (Trial(Candidate("a", Knobs()), "failed", reason="refused"), "failed: refused"),
+        (Trial(Candidate("a", Knobs()), "failed", reason="refused"), "failed"),
         (Trial(Candidate("a", Knobs()), "screened out", screen_ratio=0.713), "screened out"),
     ],
 )
 def test_trials_survive_json(made: Trial, words: str) -> None:
     assert made.outcome == words
     assert Trial.from_dict(json.loads(json.dumps(made.to_dict()))) == made
-    full = Trial(made.candidate, "compared", Figures.of([point(throughput_rps=1.0)]), 1.1, TIE, None, True)
+    full = Trial(
+        made.candidate, "compared", Figures.of([point(throughput_rps=1.0)]), 1.1, TIE, "x", True, Figures.of([point()])
+    )
     assert Trial.from_dict(json.loads(json.dumps(full.to_dict()))) == full
