@@ -74,6 +74,14 @@ class TuneResult:
         legend = "Figures: median [lowest–highest] of the runs."
         return "\n".join([head, "", table(header, rows), "", legend, *self.notes, "", self.conclusion])
 
+    def summary(self) -> str:
+        """The current config and the chosen setting only, with the conclusion."""
+        rows = [("current config", *figures(self.default))]
+        if self.chosen and self.chosen != self.default:
+            rows.append(("chosen", *figures(self.chosen)))
+        shown = table((self.model, "requests/s", "p50 ms", "p99 ms"), rows)
+        return "\n".join([shown, "", f"{self.workload}; median [lowest–highest] of the runs.", self.conclusion])
+
     def _name(self, trial: Trial) -> str:
         return f"{'→ ' if trial == self.chosen else '  '}{trial.candidate.label}"
 

@@ -64,8 +64,11 @@ class Search:
         return current, tuple(self._trials[c.id] for c in tries)
 
     def _screen(self, candidate: Candidate, progress: Progress) -> _Screened | None:
-        """A rough ratio, if the budget leaves time for one comparison afterwards; else, or on failure, a trial."""
-        if not self._affordable(2 * _LOAD_S, pairs=SCREEN_PAIRS + LOOKS[0]):
+        """A rough ratio, if the budget leaves time for one comparison afterwards; else, or on failure, a trial.
+
+        The first candidate is measured whatever the budget: an answer from nothing would be none.
+        """
+        if self.points and not self._affordable(2 * _LOAD_S, pairs=SCREEN_PAIRS + LOOKS[0]):
             self._trials[candidate.id] = Trial(candidate, "not explored", reason=_BUDGET)
             progress.step(f"{candidate.label}: not explored, {_BUDGET}", SCREEN_PAIRS)
             return None

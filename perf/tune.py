@@ -25,7 +25,7 @@ from perf.workload import Workload
 from tooling.config.knobs import apply, read
 from tooling.config.render import origin, render
 from tooling.errors import Problem, Refused, UsageError
-from tooling.releases import tested_release
+from tooling.releases import current_release
 from tooling.repository import config_path, locate_model, read_config, read_text, usable_cores, write_atomic
 from tooling.signature.onnx_file import read_onnx
 
@@ -38,13 +38,15 @@ if TYPE_CHECKING:
 
 _WINDOW_MS = {"throughput": 300, "avg": 300, "p50": 300, "p90": 400, "p95": 600, "p99": 1_000}
 """Windows long enough for the statistic at some hundred requests a second; a run is three of them."""
-_STUDIES = Path(".tritune") / "studies"
 
 
 @dataclass(frozen=True, slots=True)
 class TuneRequest:
-    """What to tune, under which traffic, for what, and how long. `None` for lengths or directories means the default:
-    lengths of real text, the tokenizer beside the model, a study named after the question."""
+    """What to tune, under which traffic, for what, and for how long; without lengths those of real text.
+
+    `study_dir` is by default a directory in `studies` named after the whole question, so that the same question finds
+    its study again; `tokenizer_dir` by default the one in the model directory.
+    """
 
     model_dir: Path
     workload: Workload
@@ -52,6 +54,7 @@ class TuneRequest:
     grid: Grid = field(default_factory=Grid)
     budget_s: float = 180
     study_dir: Path | None = None
+    studies: Path = Path(".tritune") / "studies"
     tokenizer_dir: Path | None = None
     vocab_size: int | None = None
 
@@ -161,7 +164,7 @@ def _plan(request: TuneRequest, runtime: Runtime, analyzer: PerfAnalyzer) -> _Pl
     window_ms = _WINDOW_MS["p99" if request.objective.max_p99_us is not None else request.objective.metric]
     header: Record = {
         "tool": {"tritune": version("tritune"), "perf_analyzer": f"{analyzer.version} ({analyzer.source})"},
-        "server": {"tritonserver": tested_release().tritonserver, "onnxruntime": tested_release().onnxruntime},
+        "server": {"tritonserver": current_release().tritonserver, "onnxruntime": current_release().onnxruntime},
         "host": host_facts(),
         "model": {"name": source.name, "sha256": _sha256(source.file), "config_sha256": _config_digest(config)},
         "workload": workload.model_dump(mode="json"),
@@ -170,7 +173,7 @@ def _plan(request: TuneRequest, runtime: Runtime, analyzer: PerfAnalyzer) -> _Pl
         "window_ms": window_ms,
     }
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()[:8]
-    study_dir = request.study_dir or _STUDIES / f"{source.name}-{digest}"
+    study_dir = request.study_dir or request.studies / f"{source.name}-{digest}"
     return _Plan(
         source.model_dir, signature, config, workload, current(base), tries, window_ms, header, study_dir.absolute()
     )

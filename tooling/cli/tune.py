@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import typer
 
@@ -21,18 +20,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _CLIENTS = 8
-_RATE_OBJECTIVE = "p95"
-
-
-class Metric(str, Enum):
-    """What can be made better."""
-
-    throughput = "throughput"
-    avg = "avg"
-    p50 = "p50"
-    p90 = "p90"
-    p95 = "p95"
-    p99 = "p99"
+_Metric = Literal["throughput", "avg", "p50", "p90", "p95", "p99"]
 
 
 def attach(app: typer.Typer) -> None:
@@ -43,7 +31,7 @@ def attach(app: typer.Typer) -> None:
         concurrency: int | None = typer.Option(None, min=1, help=f"Clients that each wait for an answer [{_CLIENTS}]."),
         request_rate: float | None = typer.Option(None, min=0.001, help="Requests a second, sent on schedule."),
         lengths: str = typer.Option("", metavar="N,…", help="Token lengths of the requests. Default: real sentences."),
-        objective: Metric | None = typer.Option(None, help="[throughput with clients, p95 under a rate]"),
+        objective: _Metric | None = typer.Option(None, help="[throughput with clients, p95 under a rate]"),
         max_p99: str = typer.Option("", metavar="TIME", help="A setting must keep this p99, like 50ms."),
         instances: str = typer.Option("", metavar="N,…", help="Instance counts to try. Default: from the cores."),
         threads: str = typer.Option("", metavar="N,…", help="Threads per instance to try. Default: from the cores."),
@@ -67,21 +55,21 @@ def attach(app: typer.Typer) -> None:
 
         console = console_of(context)
         workload = _workload(concurrency, request_rate, _counts("--lengths", lengths), seed)
-        metric = objective.value if objective else _RATE_OBJECTIVE if request_rate else "throughput"
+        metric = objective or ("p95" if request_rate else "throughput")
         request = TuneRequest(
             model,
             workload,
-            Objective(metric, _duration("--max-p99", max_p99) if max_p99 else None),
+            Objective(metric, duration_us("--max-p99", max_p99) if max_p99 else None),
             Grid(
                 _counts("--instances", instances),
                 _counts("--threads", threads),
-                _listed(delay, lambda word: _duration("--delay", word)),
+                _listed(delay, lambda word: duration_us("--delay", word)),
                 _counts("--max-batch-size", max_batch_size, least=0),
             ),
-            _duration("--budget", budget) / 1e6,
-            study,
-            tokenizer,
-            vocab_size,
+            budget_s=duration_us("--budget", budget) / 1e6,
+            study_dir=study,
+            tokenizer_dir=tokenizer,
+            vocab_size=vocab_size,
         )
         result, files = run(request, console, apply=apply, report=report)
         console.result({**result.to_dict(), **files}, f"{result.text()}\n\n{paths(files)}")
@@ -93,9 +81,8 @@ def run(
     request: TuneRequest, console: Console, *, apply: bool, report: Path | None
 ) -> tuple[TuneResult, dict[str, str | None]]:
     """Tune, write the config and the report where asked; the paths of `study`, `config` and `report`."""
-    from perf.report import write_report
-
     from perf.analyzer import find_perf_analyzer
+    from perf.report import write_report
     from perf.tune import measured_hardware, require_ours, tune, write_tuned_config
     from tooling.repository import config_path
     from tooling.runtime import find_runtime
@@ -108,11 +95,12 @@ def run(
     written = write_tuned_config(result, request.model_dir, hardware) if apply and result.met else None
     if report:
         write_report(result.study, report)
-    files = {"config": written, "study": result.study, "report": report and report.absolute()}
-    return result, {name: path and str(path) for name, path in files.items()}
+    files = {"config": written, "study": result.study, "report": report.absolute() if report else None}
+    return result, {name: str(path) if path else None for name, path in files.items()}
 
 
 def paths(files: dict[str, str | None]) -> str:
+    """The paths that were written, a line each."""
     return "\n".join(f"{name:<7} {path}" for name, path in files.items() if path)
 
 
@@ -140,7 +128,8 @@ def _counts(option: str, text: str, least: int = 1) -> tuple[int, ...]:
     return _listed(text, count)
 
 
-def _duration(option: str, text: str) -> int:
+def duration_us(option: str, text: str) -> int:
+    """Microseconds of a typed duration. Raises UsageError that names the option."""
     try:
         return parse_duration_us(text)
     except UsageError as error:
