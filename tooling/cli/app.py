@@ -114,9 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.result({"version": version("tritune")}, f"tritune {version('tritune')}")
         console.close(0)
         return 0
-    commands.register(app)
     error: TrituneError | None = None
     try:
+        commands.register(app)
         code, error = _run(typer.main.get_command(app), args, console)
         console.close(code, error)
         sys.stdout.flush()
