@@ -44,6 +44,16 @@ batch_output [ { target_name: "y" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_in
 instance_group [ { kind: KIND_CPU count: 1 } ]
 dynamic_batching { max_queue_delay_microseconds: 100000 }
 """
+SEQUENCE_CONFIG = """
+platform: "onnxruntime_onnx"
+max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [1] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [1] } ]
+instance_group [ { kind: KIND_CPU count: 1 } ]
+sequence_batching {
+  control_input [ { name: "start" control [ { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } ] } ]
+}
+"""
 STATE_CONFIG = """
 platform: "onnxruntime_onnx"
 max_batch_size: 8
@@ -86,6 +96,10 @@ def repository(
         root / "ragged" / "1" / "model.onnx", one_axis, {"y": ["FP32", "total"], "cnt": ["FP32", "requests"]}
     )
     (root / "ragged" / "config.pbtxt").write_text(RAGGED_CONFIG)
+    column = ["FP32", "batch", 1]
+    adding = ([("Add", ["x", "start"], "y")], {"x": column, "start": column}, {"y": column})
+    write_onnx(root / "sequence" / "1" / "model.onnx", *adding)
+    (root / "sequence" / "config.pbtxt").write_text(SEQUENCE_CONFIG)
     texts = {"x": ["STRING", "batch", 2]}
     write_onnx(root / "text" / "1" / "model.onnx", [("Identity", ["x"], "y")], texts, {"y": ["STRING", "batch", 2]})
     numbers = ({"x": ["FP32", "batch", 2]}, {"y": ["FP32", "batch", 2]})
@@ -102,19 +116,19 @@ def server(repository: Path, runtime: Runtime) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture(scope="module")
 def infer(server: EmbeddedServer) -> Iterator[Callable[..., Any]]:
-    """One request over gRPC: `infer(model, inputs, outputs=…, request_id=…)`."""
+    """One request over gRPC: `infer(model, inputs, outputs=…)`, with the client's own options after them."""
     import tritonclient.grpc as grpc_client
     from tritonclient.utils import np_to_triton_dtype
 
     client = grpc_client.InferenceServerClient(server.grpc_url)
 
-    def call(model: str, inputs: dict[str, Any], outputs: tuple[str, ...] = (), request_id: str = "") -> Any:
+    def call(model: str, inputs: dict[str, Any], outputs: tuple[str, ...] = (), **more: Any) -> Any:
         given = []
         for name, array in inputs.items():
             given.append(grpc_client.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)))
             given[-1].set_data_from_numpy(array)
         asked = [grpc_client.InferRequestedOutput(name) for name in outputs] or None
-        return client.infer(model, given, outputs=asked, request_id=request_id, client_timeout=30)
+        return client.infer(model, given, outputs=asked, client_timeout=30, **more)
 
     yield call
     client.close()
@@ -196,6 +210,14 @@ def test_text_passes_unchanged(server: EmbeddedServer, infer: Callable[..., Any]
     server.load("text")
     text = np.array([["plain", "žluťoučký kůň"]], dtype=np.object_)
     assert [word.decode() for word in infer("text", {"x": text}).as_numpy("y")[0]] == text[0].tolist()
+
+
+def test_sequence_controls_reach_the_model(server: EmbeddedServer, infer: Callable[..., Any]) -> None:
+    server.load("sequence")
+    five = np.array([[5.0]], np.float32)
+    first = infer("sequence", {"x": five}, sequence_id=9, sequence_start=True)
+    last = infer("sequence", {"x": five}, sequence_id=9, sequence_end=True)
+    assert (first.as_numpy("y").item(), last.as_numpy("y").item()) == (6.0, 5.0)
 
 
 @pytest.mark.parametrize(
