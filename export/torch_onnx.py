@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     Row = Mapping[str, NDArray[np.int64]]
     Reference = Callable[[Row], NDArray[np.float32]]
 
-# Traced with eager attention: the file runs as fast on ONNX Runtime 1.19.2 as that of the torch.export based exporter
-# (sdpa attention is a few per cent slower), and is made in a third of the time and with a quarter less memory.
+# The file is as fast on ONNX Runtime 1.19.2 as that of the torch.export based exporter (sdpa attention costs some per
+# cent), and is made in a third of the time and with a quarter less memory: the table in docs/export.md.
 EXPORTER: Final = "torch.onnx.export(dynamo=False), eager attention"
 
 _INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids")

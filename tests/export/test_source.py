@@ -46,6 +46,14 @@ def test_missing_shard(source: Path) -> None:
         open_source(source)
 
 
+@pytest.mark.parametrize("text", ["{}", '{"weight_map": []}'])
+def test_index_without_shards(text: str, source: Path) -> None:
+    (source / "model.safetensors").unlink()
+    (source / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(UsageError, match="names no weight files"):
+        open_source(source)
+
+
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
 def test_truncated_json(name: str, source: Path) -> None:
     (source / name).write_text('{"model_type": ')
