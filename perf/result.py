@@ -75,8 +75,8 @@ class TuneResult:
         return "\n".join([head, "", table(header, rows), "", legend, *self.notes, "", self.conclusion])
 
     def summary(self) -> str:
-        """The current config and the chosen setting only, with the conclusion."""
-        rows = [("current config", *figures(self.default))]
+        """The config before the tuning and the chosen setting only, with the conclusion."""
+        rows = [("default config", *figures(self.default))]
         if self.chosen and self.chosen != self.default:
             rows.append(("chosen", *figures(self.chosen)))
         shown = table((self.model, "requests/s", "p50 ms", "p99 ms"), rows)

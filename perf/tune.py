@@ -120,11 +120,6 @@ def _resumable() -> Iterator[None]:
         ) from error
 
 
-def measured_hardware() -> str:
-    """The hardware name that results of the embedded server hold for: it computes on the CPU, whatever GPU is there."""
-    return f"cpu-{usable_cores()}"
-
-
 def write_tuned_config(result: TuneResult, model_dir: Path, hardware: str) -> Path:
     """Write the chosen setting to `configs/<hardware>.pbtxt` with its evidence as comments; returns the path.
 

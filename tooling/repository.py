@@ -200,11 +200,16 @@ def usable_cores() -> int:
     return cores if quota == "max" else max(1, min(cores, round(int(quota) / int(period))))
 
 
+def cpu_name() -> str:
+    """The hardware name of a server that computes on the CPU here, as the embedded one always does: `cpu-2`."""
+    return f"cpu-{usable_cores()}"
+
+
 def hardware_name() -> str:
-    """The name tuned configs of this machine are kept under: `cpu-2`, or `gpu-h200-x1` where nvidia-smi lists GPUs."""
+    """The name tuned configs of this machine are kept under: `gpu-h200-x1` with GPUs (nvidia-smi), else `cpu-2`."""
     gpus = _gpu_names()
     if not gpus:
-        return f"cpu-{usable_cores()}"
+        return cpu_name()
     slug = re.sub(r"[^a-z0-9]+", "-", gpus[0].lower().removeprefix("nvidia ")).strip("-")
     return f"gpu-{slug}-x{len(gpus)}"
 

@@ -146,7 +146,7 @@ def test_table_marks_the_choice(study: Path) -> None:
     assert [line.startswith("→ 1 instance, batch ≤ 8, no delay") for line in lines].count(True) == 1
     assert "Failed: default instances × 3 threads, batch ≤ 8, no delay: Triton refuses it:" in made.text()
     assert made.summary().splitlines()[2:4] == [
-        "current config  102 [100–104]  78.5 [76.9–80.0]  88.3 [86.5–90.0]",
+        "default config  102 [100–104]  78.5 [76.9–80.0]  88.3 [86.5–90.0]",
         "chosen          125 [125–125]  64.0 [64.0–64.0]  72.0 [72.0–72.0]",
     ]
 

@@ -20,7 +20,7 @@ def test_quickstart_and_its_second_run(minilm_repository: Path, run_cli: Callabl
 
     first = run_cli("quickstart", "--directory", directory, "--budget", "1s")
     assert first.code == 0, first.err
-    for words in ("requests/s", "p99 ms", "current config", "tritune serve", "--config-name auto"):
+    for words in ("requests/s", "p99 ms", "default config", "tritune serve", "--config-name auto"):
         assert words in first.out
     (tuned,) = (model / "configs").iterdir()
     (study,) = (directory / "studies").iterdir()

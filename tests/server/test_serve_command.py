@@ -108,9 +108,9 @@ def test_server_dies_while_serving(repository: Path, left: Any) -> None:
 
 @pytest.mark.live
 def test_config_of_this_hardware(run_cli: Callable[..., Any], repository: Path) -> None:
-    from tooling.repository import config_path, hardware_name
+    from tooling.repository import config_path, cpu_name
 
-    tuned = config_path(repository / "double", hardware_name())
+    tuned = config_path(repository / "double", cpu_name())
     tuned.parent.mkdir()
     tuned.write_text((repository / "double" / "config.pbtxt").read_text().replace("dims: [ 2 ]", "dims: [ 2, 2 ]"))
     result = run_cli("serve", repository, *ANY_PORT, "--config-name", "auto")

@@ -59,11 +59,11 @@ def serve(
 
 
 def _config_name(repository: Path, asked: str) -> str | None:
-    from tooling.repository import config_path, hardware_name
+    from tooling.repository import config_path, cpu_name
 
     if asked != _AUTO:
         return asked or None
-    hardware = hardware_name()
+    hardware = cpu_name()
     tuned = repository.is_dir() and any(config_path(model, hardware).is_file() for model in repository.iterdir())
     return hardware if tuned else None
 

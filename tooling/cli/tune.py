@@ -80,11 +80,11 @@ def run(
     """Tune, write the config and the report where asked; the paths of `study`, `config` and `report`."""
     from perf.analyzer import find_perf_analyzer
     from perf.report import write_report
-    from perf.tune import measured_hardware, require_ours, tune, write_tuned_config
-    from tooling.repository import config_path
+    from perf.tune import require_ours, tune, write_tuned_config
+    from tooling.repository import config_path, cpu_name
     from tooling.runtime import find_runtime
 
-    hardware = measured_hardware()
+    hardware = cpu_name()
     if apply:
         require_ours(config_path(request.model_dir, hardware))
     runtime = find_runtime()
@@ -92,13 +92,17 @@ def run(
     written = write_tuned_config(result, request.model_dir, hardware) if apply and result.met else None
     if report:
         write_report(result.study, report)
-    files = {"config": written, "study": result.study, "report": report.absolute() if report else None}
-    return result, {name: str(path) if path else None for name, path in files.items()}
+    files = {"config": written, "study": result.study, "report": report}
+    return result, {name: str(path.absolute()) if path else None for name, path in files.items()}
 
 
 def paths(files: dict[str, str | None]) -> str:
-    """The paths that were written, a line each."""
-    return "\n".join(f"{name:<7} {path}" for name, path in files.items() if path)
+    """The paths that were written, a line each, relative where that is shorter to read."""
+    return "\n".join(f"{name:<7} {_here(Path(path))}" for name, path in files.items() if path)
+
+
+def _here(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _workload(concurrency: int | None, rate: float | None, lengths: tuple[int, ...], seed: int) -> Workload:
