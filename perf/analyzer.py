@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +16,8 @@ from perf.outcome import Outcome, cross_checked, judge
 from perf.pa_output import read_row, read_stdout
 from perf.process import ForeignLoad, Run, run_until
 from perf.workload import Workload
-from tooling.errors import MissingError, UsageError
+from tooling.errors import MissingError
+from tooling.repository import write_atomic, writing
 
 if TYPE_CHECKING:
     from tooling.runtime import Runtime
@@ -63,24 +64,28 @@ class PerfAnalyzer:
         deadline_s = 30 + 2 * span_s if deadline_s is None else deadline_s
         argv = (*self.command, *_options(model, url, workload, input_file.absolute(), window_ms, protocol))
         raw_dir = _fresh(raw_dir)
-        point: dict[str, Any] = {
-            "load": Load(mode=workload.mode, value=workload.level),
-            "argv": argv,
-            "raw_dir": str(raw_dir),
-            "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "perf_analyzer": f"{self.version} ({self.source})",
-        }
+        measurement = Measurement(
+            status="missing",
+            load=Load(mode=workload.mode, value=workload.level),
+            argv=argv,
+            raw_dir=str(raw_dir),
+            started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            perf_analyzer=f"{self.version} ({self.source})",
+        )
         foreign = ForeignLoad(server_pid)
         files = {"stdout": raw_dir / _STDOUT, "stderr": raw_dir / _STDERR}
         try:
             run = run_until(argv, env=_environment(self.env, url), cwd=raw_dir, deadline_s=deadline_s, **files)
         except OSError as error:
             message = f"{self.command[0]} cannot be started: {error.strerror}"
-            measurement = Measurement(status="missing", message=message, hint=INSTALL, **point)
+            measurement = replace(measurement, message=message, hint=INSTALL)
         else:
-            point |= {"wall_s": round(run.wall_s, 3), "foreign_cores": foreign.cores(run.cpu_s)}
-            measurement = _measurement(run, workload, deadline_s, point)
-        _keep(measurement)
+            measurement = _filled(measurement, run, deadline_s, foreign.cores(run.cpu_s))
+            measurement = cross_checked(measurement, poisson=workload.distribution == "poisson")
+        if measurement.message:
+            measurement = replace(measurement, message=f"{model} at {url}: {measurement.message}")
+        kept = {"command": shlex.join(argv), **measurement.to_dict()}
+        write_atomic(raw_dir / _META, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
         return measurement
 
 
@@ -134,26 +139,21 @@ def _environment(env: Mapping[str, str], url: str) -> dict[str, str]:
 
 def _fresh(raw_dir: Path) -> Path:
     """Make the directory; a result left from an earlier run must not be taken for this one's."""
-    try:
+    with writing(raw_dir):
         raw_dir.mkdir(parents=True, exist_ok=True)
-        for name in (_CSV, _STDOUT, _STDERR, _META):
+        for name in (_CSV, _META):
             (raw_dir / name).unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(
-            "the directory for perf_analyzer's files cannot be written",
-            where=raw_dir,
-            got=error.strerror,
-            expected="a writable directory",
-            hint="name another directory",
-        ) from None
+        for name in (_STDOUT, _STDERR):
+            (raw_dir / name).write_bytes(b"")
     return raw_dir.absolute()
 
 
-def _measurement(run: Run, workload: Workload, deadline_s: float, point: dict[str, Any]) -> Measurement:
-    raw_dir = Path(point["raw_dir"])
+def _filled(blank: Measurement, run: Run, deadline_s: float, foreign_cores: float | None) -> Measurement:
+    """`blank` with the outcome of the run and every figure that its files hold."""
+    raw_dir = Path(blank.raw_dir)
     stderr = (raw_dir / _STDERR).read_text(encoding="utf-8", errors="replace")
     report = read_stdout((raw_dir / _STDOUT).read_text(encoding="utf-8", errors="replace"))
-    row = read_row(raw_dir / _CSV, workload.mode, workload.level)
+    row = read_row(raw_dir / _CSV, blank.load)
     outcome = judge(run.rc, stderr, row is not None)
     if run.timed_out:
         outcome = Outcome(
@@ -161,12 +161,7 @@ def _measurement(run: Run, workload: Workload, deadline_s: float, point: dict[st
             f"perf_analyzer did not end within {deadline_s:g} s",
             "the server stopped answering (its log tells more), or the model is too slow for this deadline",
         )
-    figures: dict[str, Any] = asdict(report) | (row or {}) | point
-    measurement = Measurement(status=outcome.status, message=outcome.message, hint=outcome.hint, **figures)
-    return cross_checked(measurement, poisson=workload.distribution == "poisson")
-
-
-def _keep(measurement: Measurement) -> None:
-    kept = {"command": shlex.join(measurement.argv), **measurement.to_dict()}
-    text = json.dumps(kept, indent=2, ensure_ascii=False)
-    (Path(measurement.raw_dir) / _META).write_text(text + "\n", encoding="utf-8")
+    figures: dict[str, Any] = asdict(report)
+    if row is not None:
+        figures |= row | {"foreign_cores": foreign_cores}
+    return replace(blank, **asdict(outcome), **figures, wall_s=round(run.wall_s, 3))

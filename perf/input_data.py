@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import random
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from typing import Any
 
+from perf.lengths import sentences
+from perf.vocabulary import Vocabulary, read_vocabulary, sized_vocabulary
 from perf.workload import Workload
-from tooling.signature.spec import ModelSignature
+from tooling.errors import UsageError
+from tooling.repository import write_atomic
+from tooling.signature.spec import ModelSignature, TensorSpec
+
+_FEWEST_STEPS = 31
+_HALVES = ("TYPE_FP16", "TYPE_BF16")
+_PYTHON_TYPE: dict[str, Callable[[Any], Any]] = {
+    "TYPE_BOOL": bool,
+    "TYPE_STRING": str,
+    **dict.fromkeys(("TYPE_FP32", "TYPE_FP64", *_HALVES), float),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class InputData:
-    """A written input file: its path, the number of requests in it, and their lengths in order."""
+    """A written input file: its path, the number of requests in it, and their lengths (empty without a free axis)."""
 
     path: Path
     steps: int
@@ -27,4 +46,94 @@ def write_input_data(
     batching: bool = True,
     vocab_size: int | None = None,
 ) -> InputData:
-    raise NotImplementedError
+    """Write requests of batch 1 that the model accepts, as perf_analyzer's JSON; same arguments, same bytes.
+
+    Free axes take the workload's lengths in order, token ids come from the tokenizer in `tokenizer_dir` (or from the
+    inside of a vocabulary of `vocab_size`), masks are ones, type ids zeros. `batching` says whether the configuration
+    has a `max_batch_size` above 0, so that shapes leave the first axis out. Their number is a prime above the number
+    of clients: perf_analyzer deals the requests out to its workers in turn, and a common divisor would give each
+    worker only a part of them. Raises UsageError without a tokenizer that is needed, or without lengths.
+    """
+    shapes = {spec.name: _shape(spec, batching) for spec in signature.required_inputs}
+    free = any(-1 in shape for shape in shapes.values())
+    if free and not workload.lengths:
+        raise UsageError(
+            "the model has a free axis, and the workload no lengths",
+            where=signature.path,
+            expected="at least one length",
+            hint="take the lengths of real text: `perf.lengths.sentence_lengths`",
+        )
+    vocabulary = None
+    if any(_role(spec) == "ids" for spec in signature.required_inputs):
+        vocabulary = sized_vocabulary(vocab_size) if vocab_size else read_vocabulary(tokenizer_dir, signature.path)
+    rng = random.Random(workload.seed)
+    clients = workload.concurrency or 1
+    steps = next(_primes(max(len(workload.lengths), clients + 1, _FEWEST_STEPS)))
+    lengths = tuple(workload.lengths[i % len(workload.lengths)] for i in range(steps)) if free else ()
+    data = [
+        {
+            spec.name: _tensor(spec, tuple(length if d == -1 else d for d in shapes[spec.name]), vocabulary, rng)
+            for spec in signature.required_inputs
+        }
+        for length in (lengths or (0,) * steps)
+    ]
+    write_atomic(path, json.dumps({"data": data}, separators=(",", ":")) + "\n")
+    return InputData(path, steps, lengths)
+
+
+def _primes(start: int) -> Iterator[int]:
+    number = max(start, 2)
+    while True:
+        if all(number % divisor for divisor in range(2, int(number**0.5) + 1)):
+            yield number
+        number += 1
+
+
+def _shape(spec: TensorSpec, batching: bool) -> tuple[int, ...]:
+    """Dimensions of one request; a tensor that is only a batch axis has the shape [1] of its configuration."""
+    if batching:
+        return spec.dims[1:] or (1,)
+    return (1, *spec.dims[1:]) if spec.can_batch and len(spec.dims) > 1 else spec.dims or (1,)
+
+
+def _role(spec: TensorSpec) -> str:
+    """What a tensor means, by the names that transformers gives its inputs, else by its type and axes."""
+    name = spec.name.lower()
+    for word, role in (("mask", "ones"), ("type", "zeros"), ("segment", "zeros"), ("position", "positions")):
+        if word in name:
+            return role
+    if "INT" not in spec.data_type:
+        return "values"
+    return "ids" if "ids" in name or "token" in name or -1 in spec.dims[1:] else "zeros"
+
+
+def _tensor(
+    spec: TensorSpec, shape: tuple[int, ...], vocabulary: Vocabulary | None, rng: random.Random
+) -> dict[str, Any]:
+    """One tensor in perf_analyzer's strict JSON: floats with a point, halves as raw bytes, flat content."""
+    rows, length = prod(shape[:-1]), shape[-1]
+    cast = _PYTHON_TYPE.get(spec.data_type, int)
+    content = [cast(value) for _ in range(rows) for value in _row(spec, length, vocabulary, rng)]
+    if spec.data_type in _HALVES:
+        raw = b"".join(_half(value, spec.data_type) for value in content)
+        return {"b64": base64.b64encode(raw).decode(), "shape": list(shape)}
+    return {"content": content, "shape": list(shape)}
+
+
+def _row(spec: TensorSpec, length: int, vocabulary: Vocabulary | None, rng: random.Random) -> Sequence[Any]:
+    """Values along the last axis, before they take the tensor's type."""
+    role = _role(spec)
+    if role == "ids" and vocabulary is not None:
+        return vocabulary.text(length, rng)
+    if role == "positions":
+        return range(length)
+    if role == "values" and spec.data_type == "TYPE_STRING":
+        return rng.choices(sentences(), k=length)
+    if role == "values":
+        return [round(rng.uniform(-1, 1), 4) for _ in range(length)]
+    return [1 if role == "ones" else 0] * length
+
+
+def _half(value: float, data_type: str) -> bytes:
+    """Two little-endian bytes: IEEE half precision, or the upper half of a single for bfloat16."""
+    return struct.pack("<e", value) if data_type == "TYPE_FP16" else struct.pack("<f", value)[2:]

@@ -2,8 +2,42 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+
+from tooling.errors import MissingError, UsageError
+
+_SENTENCES = Path(__file__).with_name("data") / "sentences.txt"
+
+
+@cache
+def sentences() -> tuple[str, ...]:
+    """The bundled English sentences, 3 to 60 words long, in an order without a trend."""
+    return tuple(_SENTENCES.read_text(encoding="utf-8").splitlines())
 
 
 def sentence_lengths(tokenizer_dir: Path) -> tuple[int, ...]:
-    raise NotImplementedError
+    """Lengths in tokens, special ones included, of the bundled sentences with the tokenizer in `tokenizer_dir`.
+
+    Raises UsageError without a readable tokenizer.json, MissingError without the `tokenizers` library.
+    """
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise MissingError("the `tokenizers` library is not installed", hint="pip install 'tritune[export]'") from None
+    file = tokenizer_dir / "tokenizer.json"
+    if not file.is_file():
+        raise UsageError(
+            "the tokenizer is missing",
+            where=tokenizer_dir,
+            got="no tokenizer.json",
+            expected="the tokenizer of the model",
+            hint="give the directory that holds it, or lengths of your own",
+        )
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises no narrower class
+        raise UsageError("the tokenizer cannot be read", where=file, got=error, hint="export the model again") from None
+    tokenizer.no_padding()  # all-MiniLM-L6-v2's file pads every text to 128 tokens
+    tokenizer.no_truncation()
+    return tuple(len(encoding.ids) for encoding in tokenizer.encode_batch(list(sentences())))

@@ -31,22 +31,23 @@ class _Rule(NamedTuple):
     hint: str | None
 
 
-_GONE = "the server is up until the end of the run; its log tells why it went away"
-_ADDRESS = "the server is up at this address, and the port is the one of the protocol (http or grpc)"
+_GONE = "see the server's log for why it went away"
+_ADDRESS = "check that the server is up, and that the port is the one of the protocol (http or grpc)"
 _WINDOW = "measure with longer windows, at least ten times the latency"
+_INPUTS = "give each input of the model's configuration with its name and type, and its shape without the batch axis"
 
 # The first rule whose pattern stands in stderr wins: texts of perf_analyzer 2.51 to 2.60. Rules for failed requests
 # come first, because the server's own text in them may hold any words.
 _REFUSED_REQUEST = r"^Thread \[\d+\] had error: (?P<cause>(?s:.+?))(?=^Thread \[|^\s*At:|\Z)"
 _LOST = r"Send failed since rewinding|Socket closed|failed to connect|Connection re(?:set|fused)|Couldn't connect"
 _RULES = (
-    _Rule(rf"^Thread \[\d+\] had error: (?P<cause>.*(?:{_LOST}).*)", "unreachable", "the server was lost", _GONE),
+    _Rule(rf"^Thread \[\d+\] had error: (?P<cause>.*(?:{_LOST}).*)", "unreachable", "the server went away", _GONE),
+    _Rule(r"(?P<cause>unable to find data for input .*)", "bad_input", "perf_analyzer refused the input data", _INPUTS),
     _Rule(
         _REFUSED_REQUEST,
         "request_failed",
         "a request failed",
-        "every request of the input data must be valid for the model: its ids inside the vocabulary, its length within "
-        "the model's limit",
+        "make every request of the input data valid: ids inside the vocabulary, lengths within the model's limit",
     ),
     _Rule(r"Received exit signal", "interrupted", "perf_analyzer was interrupted", None),
     _Rule(
@@ -60,7 +61,7 @@ _RULES = (
         r"|Unsupported protocol|.*Socket closed.*|DNS resolution failed.*|SSL connect error|.*handshake failed.*"
         r"|model metadata: Not Found)",
         "unreachable",
-        "there is no server that answers",
+        "no server answers",
         _ADDRESS,
     ),
     _Rule(r"No valid requests recorded", "no_samples", "no request finished within a measurement window", _WINDOW),
@@ -80,7 +81,7 @@ _RULES = (
         r"(?:Failed to init manager inputs|Unable to init infer data manager): (?P<cause>.*)",
         "bad_input",
         "perf_analyzer refused the input data",
-        "the inputs must have the names, types and shapes (without the batch axis) of the model's configuration",
+        _INPUTS,
     ),
     _Rule(r"^(?:error: |Error: )(?P<cause>.*)", "bad_input", "perf_analyzer refused its options", None),
     _Rule(
@@ -90,7 +91,7 @@ _RULES = (
         None,
     ),
 )
-_NOT_LOADED = re.compile(r"error while loading shared libraries: (\S+):|version `(\S+)' not found")
+_NOT_LOADED = re.compile(r"error while loading shared libraries: (\S+):|version [`'](\S+)' not found")
 
 
 def judge(rc: int, stderr: str, has_row: bool) -> Outcome:
@@ -129,11 +130,11 @@ def _crash(rc: int, stderr: str) -> Outcome:
 def cross_checked(measurement: Measurement, *, poisson: bool = False) -> Measurement:
     """The measurement with what its figures show beyond perf_analyzer's own verdict: saturation, and warnings."""
     if measurement.load["mode"] == "request_rate" and _fell_behind(measurement, poisson):
-        asked, got = measurement.load["value"], measurement.throughput_rps
+        asked, got = measurement.load["value"], measurement.throughput_rps or measurement.windows_rps[-1]
         measurement = replace(
             measurement,
             status="saturated",
-            message=f"the server falls behind: {asked:g} requests/s asked, {got or 0:g} answered",
+            message=f"the server falls behind: {asked:g} requests/s asked, {got:.3g} answered",
             hint="its latencies only tell how long the run was: ask for a lower rate",
         )
     warnings = tuple(w for w in (_short(measurement), *_disturbed(measurement)) if w)
@@ -145,13 +146,13 @@ def _fell_behind(m: Measurement, poisson: bool) -> bool:
 
     Missing may be 2 % of the requests sent, those under way at the end (those that fit in the lowest latency of a
     window, at most a tenth of the run), and the scatter of the arrivals. perf_analyzer waits for its backlog, so a run
-    cut at its deadline after the last window had more of it than the server could work off.
+    cut at its deadline may have had more of it than the server could work off.
     """
+    rate = m.load["value"]
     if m.status == "hung":
-        return len(m.windows_rps) == 3
+        return bool(m.windows_rps) and m.windows_rps[-1] < 0.5 * rate
     if m.status != "ok" or not m.throughput_rps or not m.requests:
         return False
-    rate = m.load["value"]
     sent = rate * m.requests / m.throughput_rps
     under_way = min(rate * min(m.windows_us, default=0.0) / 1e6, 0.1 * sent)
     scatter = 3 * sent**0.5 if poisson else 2

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from math import isclose
 from pathlib import Path
 
+from perf.measurement import Load
+
 _FIRST_COLUMN = {"concurrency": "Concurrency", "request_rate": "Request Rate"}
 
 _COLUMNS = {
@@ -28,8 +30,8 @@ _IMPOSSIBLE = 2.0**62
 _PASS = re.compile(r"^  Pass \[\d+\] throughput: (\S+) infer/sec\. (?:Avg|p\d+) latency: (\d+) usec", re.MULTILINE)
 
 
-def read_row(path: Path, mode: str, level: float) -> dict[str, float] | None:
-    """Figures of the point `level` in the CSV, under Measurement's names; None without such a row.
+def read_row(path: Path, load: Load) -> dict[str, float] | None:
+    """Figures of the point `load` in the CSV, under Measurement's names; None without such a row.
 
     Rows are sorted by throughput and columns come and go with the options, so both are looked up by their name.
     The CSV holds six digits of a rate.
@@ -39,8 +41,8 @@ def read_row(path: Path, mode: str, level: float) -> dict[str, float] | None:
             rows = list(csv.DictReader(file))
     except FileNotFoundError:
         return None
-    first = _FIRST_COLUMN[mode]
-    row = next((r for r in rows if isclose(_number(r.get(first)) or 0, level, rel_tol=1e-5)), None)
+    first = _FIRST_COLUMN[load["mode"]]
+    row = next((r for r in rows if isclose(_number(r.get(first)) or 0, load["value"], rel_tol=1e-5)), None)
     if row is None:
         return None
     values = {name: _number(row.get(column)) for name, column in _COLUMNS.items()}

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from tooling.errors import Problem, UsageError
+from tooling.repository import usable_cores
 
 SCHEMA_VERSION = 1
 FILE_NAME = "study.jsonl"
@@ -121,11 +122,6 @@ def host_facts() -> dict[str, Any]:
         "libc": " ".join(platform.libc_ver()),
         "python": platform.python_version(),
     }
-
-
-def usable_cores() -> int:
-    """Cores this process may run on, which in a container is less than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cpu_model() -> str:

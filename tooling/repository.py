@@ -9,29 +9,22 @@ import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from tooling.config.names import name_problem
 from tooling.config.proto import ModelConfig
 from tooling.errors import UsageError
 
 CONFIG_FILE = "config.pbtxt"
 MODEL_FILE = "model.onnx"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def check_model_name(name: str, what: str = "model name") -> None:
-    """Raise UsageError unless `name` is safe as a directory name for Triton.
-
-    Triton itself refuses little, but a blank or a quote in a model's path makes its Python backend hang while loading,
-    and a separator or `..` leaves the repository.
-    """
-    if not _NAME.fullmatch(name) or ".." in name:
-        raise UsageError(
-            f"not a usable {what}",
-            got=f"`{name}`",
-            expected="ASCII letters, digits, `_`, `-` and single `.`, starting with a letter, a digit or `_`",
-            hint=f"for example `{re.sub(r'[^A-Za-z0-9_-]+', '-', name).strip('-') or 'model'}`",
-        )
+    """Raise UsageError unless `name` is safe as a directory name for Triton (see `tooling.config.names`)."""
+    problem = name_problem(name, what)
+    if problem:
+        raise UsageError(problems=[problem])
 
 
 def config_path(model_dir: Path, hardware: str | None = None) -> Path:
@@ -64,6 +57,71 @@ def read_text(path: Path, *, hint: str | None = None) -> str:
         raise UsageError("cannot be read", where=path, got=error.strerror, hint=hint) from error
 
 
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """An ONNX file, and the model directory it belongs to when it stands as `<model_dir>/<version>/model.onnx`."""
+
+    file: Path
+    model_dir: Path | None
+
+    @property
+    def name(self) -> str:
+        """The name Triton knows the model by; the file's own name where there is no model directory."""
+        return self.model_dir.name if self.model_dir else self.file.stem
+
+
+def locate_model(path: Path) -> ModelFile:
+    """The ONNX file meant by a model directory, a version directory or a file; of several versions the highest.
+
+    Raises UsageError when there is none.
+    """
+    path = path.absolute()
+    if path.is_dir() and path.name != MODEL_FILE:
+        path = path / MODEL_FILE if path.name.isdecimal() else _newest_version(path) / MODEL_FILE
+    if not path.exists():
+        raise UsageError("does not exist", where=path, expected="an ONNX file or a model directory")
+    in_version = path.name == MODEL_FILE and path.parent.name.isdecimal()
+    file = path / MODEL_FILE if path.is_dir() else path  # with external data, model.onnx may be a directory
+    return ModelFile(file, path.parent.parent if in_version else None)
+
+
+def _newest_version(model_dir: Path) -> Path:
+    versions = _versions(model_dir)
+    if versions:
+        return versions[-1]
+    models = sorted(child.name for child in model_dir.iterdir() if child.is_dir() and _versions(child))
+    raise UsageError(
+        "no model file in this directory",
+        where=model_dir,
+        expected=f"<version>/{MODEL_FILE}, such as 1/{MODEL_FILE}",
+        hint=f"this is a repository: name one of its models: {', '.join(models)}"
+        if models
+        else "make one with `tritune export SOURCE --repository REPO --name NAME`",
+    )
+
+
+def _versions(model_dir: Path) -> list[Path]:
+    """Version directories that hold an ONNX model, lowest first."""
+    found = (d for d in model_dir.iterdir() if d.name.isdecimal() and (d / MODEL_FILE).exists())
+    return sorted(found, key=lambda d: int(d.name))
+
+
+def guard_overwrite(path: Path, text: str) -> None:
+    """Raise UsageError when writing the config `text` to `path` would lose what a person or a measurement put there."""
+    from tooling.config.render import origin
+
+    present = read_text(path) if path.exists() else text
+    if present == text or origin(present) == "generated":
+        return
+    measured = origin(present) == "measured"
+    raise UsageError(
+        "the file holds measured settings with their evidence" if measured else "the file is not as tritune wrote it",
+        where=path,
+        got=None if measured else "an edited or hand-written config",
+        hint="look at the difference with --diff; overwrite it with --force, or write elsewhere with --output",
+    )
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn every OSError of the block into a UsageError that names `path`: unwritable, full, too long a name."""
@@ -79,7 +137,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
-    """Write a whole file or nothing: beside it first, synced, then renamed over it. A symlink is replaced, not followed.
+    """Write a whole file or nothing: beside it first, synced, then renamed over it; a symlink is replaced.
 
     Missing parent directories are made. Raises UsageError when it cannot be written.
     """

@@ -17,7 +17,8 @@ def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
     if match and unit in units:
         whole, _, fraction = number.partition(".")
         scaled = int(whole + fraction) * units[unit]
-        value, rest = divmod(scaled, 10 ** len(fraction))
+        shift: int = 10 ** len(fraction)
+        value, rest = divmod(scaled, shift)
         if rest == 0:
             return value
     if match and number.strip("0.") == "" and unit == "":

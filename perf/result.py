@@ -1,0 +1,124 @@
+"""The outcome of a tuning as one value, and as the table that people read. Layer: above trial, pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perf.trial import Spread, Trial
+from tooling.console import table
+
+FOREIGN_CORES = 0.3
+"""From this load of other programs on, throughput and p99 of a small host are visibly disturbed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuneResult:
+    """What was asked and found. `chosen` is the setting taken, None when no setting keeps the p99 limit; `runs` counts
+    the measurements, `disturbed` those during which other programs used the host; `finished` is an ISO time."""
+
+    model: str
+    workload: str
+    objective: str
+    default: Trial
+    trials: tuple[Trial, ...]
+    chosen: Trial | None
+    runs: int
+    disturbed: int
+    spent_s: float
+    finished: str
+    study: Path
+
+    @property
+    def met(self) -> bool:
+        """Whether a setting keeps the p99 limit; always so without one."""
+        return self.chosen is not None
+
+    @property
+    def not_explored(self) -> tuple[Trial, ...]:
+        return tuple(t for t in self.trials if t.state == "not explored")
+
+    @property
+    def conclusion(self) -> str:
+        """The answer in one sentence."""
+        if self.chosen is None:
+            return "No setting keeps the p99 limit; nothing is chosen."
+        if self.chosen == self.default:
+            return "The current config stays: no setting tried is surely better."
+        verdict = self.chosen.verdict
+        assert verdict is not None
+        return f"Chosen: {self.chosen.candidate.label}: {verdict} against the current config in {verdict.pairs} pairs."
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What limits the answer."""
+        notes = [f"Failed: {t.candidate.label}: {t.reason}." for t in self.trials if t.state == "failed"]
+        if self.not_explored:
+            names = "; ".join(t.candidate.label for t in self.not_explored)
+            notes.append(f"Not explored within the time budget: {names}.")
+        if any(t.state == "screened out" for t in self.trials):
+            notes.append("Screened out: clearly slower, or not among the best few, by a rough ratio (≈) of two pairs.")
+        if self.disturbed:
+            notes.append(
+                f"Other programs used {FOREIGN_CORES:g} cores or more during {self.disturbed} of {self.runs} runs: "
+                "compare settings by their ratios, which are of paired runs, not by their figures."
+            )
+        return tuple(notes)
+
+    def text(self) -> str:
+        """The table of all settings with its conclusion, for a terminal."""
+        header = ("setting", "requests/s", "p50 ms", "p99 ms", "against current", "verdict")
+        rows = [(self._name(t), *figures(t), t.gain, t.outcome) for t in (self.default, *self.trials)]
+        head = f"{self.model} · {self.workload} · {self.objective} · {self.runs} runs in {self.spent_s:.0f} s"
+        legend = "Figures: median [lowest–highest] of the runs."
+        return "\n".join([head, "", table(header, rows), "", legend, *self.notes, "", self.conclusion])
+
+    def summary(self) -> str:
+        """The current config and the chosen setting only, with the conclusion."""
+        rows = [("current config", *figures(self.default))]
+        if self.chosen and self.chosen != self.default:
+            rows.append(("chosen", *figures(self.chosen)))
+        shown = table((self.model, "requests/s", "p50 ms", "p99 ms"), rows)
+        return "\n".join([shown, "", f"{self.workload}; median [lowest–highest] of the runs.", self.conclusion])
+
+    def _name(self, trial: Trial) -> str:
+        return f"{'→ ' if trial == self.chosen else '  '}{trial.candidate.label}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "workload": self.workload,
+            "objective": self.objective,
+            "default": self.default.to_dict(),
+            "trials": [t.to_dict() for t in self.trials],
+            "chosen": self.chosen.candidate.id if self.chosen else None,
+            "conclusion": self.conclusion,
+            "notes": list(self.notes),
+            "runs": self.runs,
+            "disturbed": self.disturbed,
+            "spent_s": self.spent_s,
+            "finished": self.finished,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], study: Path) -> TuneResult:
+        default, trials = Trial.from_dict(data["default"]), tuple(Trial.from_dict(t) for t in data["trials"])
+        chosen = next((t for t in (default, *trials) if t.candidate.id == data["chosen"]), None)
+        plain = {name: data[name] for name in ("model", "workload", "objective", "runs", "disturbed", "spent_s")}
+        return cls(**plain, default=default, trials=trials, chosen=chosen, finished=data["finished"], study=study)
+
+
+def figures(trial: Trial) -> tuple[str, str, str]:
+    """Requests a second, p50 and p99 in milliseconds as people read them; empty where it was not measured."""
+    found = trial.figures
+    if found is None:
+        return "", "", ""
+    return _spread(found.throughput_rps), _spread(found.p50_us, 1e3), _spread(found.p99_us, 1e3)
+
+
+def _spread(spread: Spread, scale: float = 1) -> str:
+    """`24.1 [22.0–26.3]`, with decimals as far as they tell something."""
+    digits = 0 if spread.median >= 100 * scale else 1
+    median, low, high = (f"{value / scale:.{digits}f}" for value in (spread.median, spread.low, spread.high))
+    return f"{median} [{low}–{high}]"

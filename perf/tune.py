@@ -1,0 +1,250 @@
+"""Tune a model: from a model directory and a workload to the setting that is surely better, with its evidence. Layer:
+above search and study."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perf.bench import Bench, Subject
+from perf.grid import Candidate, Grid, candidates, current
+from perf.input_data import write_input_data
+from perf.lengths import sentence_lengths
+from perf.measurement import Measurement
+from perf.result import FOREIGN_CORES, TuneResult, figures
+from perf.search import Search
+from perf.study import Record, Study, host_facts
+from perf.trial import Objective, Trial, choose
+from perf.workload import Workload
+from tooling.config.knobs import apply, read
+from tooling.config.render import origin, render
+from tooling.errors import Problem, Refused, UsageError
+from tooling.releases import current_release
+from tooling.repository import config_path, locate_model, read_config, read_text, usable_cores, write_atomic
+from tooling.signature.onnx_file import read_onnx
+
+if TYPE_CHECKING:
+    from perf.analyzer import PerfAnalyzer
+    from tooling.config.proto import ModelConfig
+    from tooling.console import Console
+    from tooling.runtime import Runtime
+    from tooling.signature.spec import ModelSignature
+
+_WINDOW_MS = {"throughput": 300, "avg": 300, "p50": 300, "p90": 400, "p95": 600, "p99": 1_000}
+"""Windows long enough for the statistic at some hundred requests a second; a run is three of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuneRequest:
+    """What to tune, under which traffic, for what, and for how long; without lengths those of real text.
+
+    `study_dir` is by default a directory in `studies` named after the whole question, so that the same question finds
+    its study again; `tokenizer_dir` by default the one in the model directory.
+    """
+
+    model_dir: Path
+    workload: Workload
+    objective: Objective = field(default_factory=Objective)
+    grid: Grid = field(default_factory=Grid)
+    budget_s: float = 180
+    study_dir: Path | None = None
+    studies: Path = Path(".tritune") / "studies"
+    tokenizer_dir: Path | None = None
+    vocab_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    model_dir: Path
+    signature: ModelSignature
+    config: ModelConfig
+    workload: Workload
+    default: Candidate
+    tries: tuple[Candidate, ...]
+    window_ms: int
+    header: Record
+    study_dir: Path
+
+
+def tune(request: TuneRequest, *, runtime: Runtime, analyzer: PerfAnalyzer, console: Console) -> TuneResult:
+    """Measure the current config against each candidate on one embedded server and choose.
+
+    Everything measured goes to the study; the same request resumes it and measures nothing twice. Raises UsageError
+    for a request or a model that cannot be tuned, Refused when the current config cannot keep up with the asked rate
+    or Triton refuses it, ExternalError when the server or perf_analyzer fails.
+    """
+    plan = _plan(request, runtime, analyzer)
+    console.detail(f"study: {plan.study_dir}")
+    with Study(plan.study_dir, plan.header) as study:
+        input_file = study.directory / "input.json"
+        write_input_data(
+            input_file,
+            plan.signature,
+            plan.workload,
+            _tokenizer(request, plan.model_dir),
+            batching=plan.config.max_batch_size > 0,
+            vocab_size=request.vocab_size,
+        )
+        subject = Subject(plan.model_dir, plan.config, plan.workload, input_file, plan.window_ms)
+        with Bench(subject, study, runtime, analyzer) as bench:
+            search = Search(bench, request.objective, request.budget_s, console)
+            default, trials = search.run(plan.default, plan.tries)
+            if not search.points:
+                raise Refused(problems=[Problem(t.reason or t.state, where=t.candidate.label) for t in trials])
+            result = _result(plan, request, default, trials, search.points, bench.spent_s)
+        record = {"record": "result", "result": result.to_dict()}
+        if record not in study.records:
+            study.append(record)
+    return result
+
+
+def measured_hardware() -> str:
+    """The hardware name that results of the embedded server hold for: it computes on the CPU, whatever GPU is there."""
+    return f"cpu-{usable_cores()}"
+
+
+def write_tuned_config(result: TuneResult, model_dir: Path, hardware: str) -> Path:
+    """Write the chosen setting to `configs/<hardware>.pbtxt` with its evidence as comments; returns the path.
+
+    `config.pbtxt` stays as it is: tuned values hold only for the hardware they were measured on. Raises UsageError when
+    nothing was chosen, or when the file holds edits.
+    """
+    if result.chosen is None:
+        raise UsageError("there is no setting to write", where=model_dir, got=result.conclusion)
+    path = config_path(model_dir, hardware)
+    require_ours(path)
+    config = apply(result.chosen.candidate.knobs, read_config(model_dir))
+    write_atomic(path, render(config, evidence=_evidence(result, model_dir, hardware)))
+    return path
+
+
+def require_ours(path: Path) -> None:
+    """Raise UsageError when a tuned config would overwrite a file that a person wrote or edited."""
+    if path.exists() and origin(read_text(path)) is None:
+        raise UsageError(
+            "the file is not as tritune wrote it",
+            where=path,
+            got="an edited or hand-written config",
+            hint="move it away, or tune without --apply",
+        )
+
+
+def _evidence(result: TuneResult, model_dir: Path, hardware: str) -> Sequence[str]:
+    """What the values of a tuned config stand on."""
+    assert result.chosen is not None
+    lines = [f"Measured on {result.finished[:10]} on {hardware}; take it with --model-config-name={hardware}."]
+    lines += [f"Traffic: {result.workload}; goal: {result.objective}; {result.runs} runs.", result.conclusion]
+    for name, trial in (("config.pbtxt", result.default), ("this file", result.chosen)):
+        rate, p50, p99 = figures(trial)
+        lines.append(f"{name}: {rate} requests/s, p50 {p50} ms, p99 {p99} ms")
+    return [*lines, f"Study: {os.path.relpath(result.study, model_dir)}"]
+
+
+def _plan(request: TuneRequest, runtime: Runtime, analyzer: PerfAnalyzer) -> _Plan:
+    source = locate_model(request.model_dir)
+    if source.model_dir is None:
+        raise UsageError("not a model directory", where=request.model_dir, expected="REPO/NAME with 1/model.onnx in it")
+    config, signature = read_config(source.model_dir), read_onnx(source.file)
+    base = read(config)
+    _check(request, config)
+    tries = candidates(base, request.grid, usable_cores())
+    if not tries:
+        raise UsageError(
+            "every setting of the grid equals the current config",
+            where=source.model_dir,
+            hint="give other values with --instances, --threads, --delay or --max-batch-size",
+        )
+    workload = _with_lengths(request, signature, config, source.model_dir)
+    window_ms = _WINDOW_MS["p99" if request.objective.max_p99_us is not None else request.objective.metric]
+    header: Record = {
+        "tool": {"tritune": version("tritune"), "perf_analyzer": f"{analyzer.version} ({analyzer.source})"},
+        "server": {"tritonserver": current_release().tritonserver, "onnxruntime": current_release().onnxruntime},
+        "host": host_facts(),
+        "model": {"name": source.name, "sha256": _sha256(source.file), "config_sha256": _config_digest(config)},
+        "workload": workload.model_dump(mode="json"),
+        "grid": [candidate.id for candidate in tries],
+        "objective": {"metric": request.objective.metric, "max_p99_us": request.objective.max_p99_us},
+        "window_ms": window_ms,
+    }
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()[:8]
+    study_dir = request.study_dir or request.studies / f"{source.name}-{digest}"
+    return _Plan(
+        source.model_dir, signature, config, workload, current(base), tries, window_ms, header, study_dir.absolute()
+    )
+
+
+def _check(request: TuneRequest, config: ModelConfig) -> None:
+    """What cannot be asked of this config, or together."""
+    if request.objective.metric == "throughput" and request.workload.request_rate is not None:
+        raise UsageError(
+            "throughput under a fixed request rate is that rate, so it cannot be the objective",
+            expected="a latency such as p95",
+            hint="leave --objective out, or give --concurrency in place of --request-rate",
+        )
+    asked = request.grid.max_batch_sizes
+    if (config.max_batch_size == 0 and any(asked)) or (config.max_batch_size > 0 and 0 in asked):
+        raise UsageError(
+            "switching batching on or off changes the request shapes, so both cannot be compared",
+            where=config.name or None,
+            got=f"--max-batch-size {','.join(map(str, asked))} for a config with {config.max_batch_size}",
+            hint="write the config anew with `tritune gen-config --max-batch-size` first",
+        )
+
+
+def _with_lengths(request: TuneRequest, signature: ModelSignature, config: ModelConfig, model_dir: Path) -> Workload:
+    """The workload with lengths, where the model has a free axis and none are given."""
+    first = 1 if config.max_batch_size > 0 else 0
+    free = any(-1 in spec.dims[first:] for spec in signature.required_inputs)
+    if request.workload.lengths or not free:
+        return request.workload
+    return request.workload.model_copy(update={"lengths": sentence_lengths(_tokenizer(request, model_dir))})
+
+
+def _tokenizer(request: TuneRequest, model_dir: Path) -> Path:
+    return request.tokenizer_dir or model_dir / "tokenizer"
+
+
+def _sha256(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as content:
+        while chunk := content.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _config_digest(config: ModelConfig) -> str:
+    return hashlib.sha256(config.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _result(
+    plan: _Plan,
+    request: TuneRequest,
+    default: Trial,
+    trials: tuple[Trial, ...],
+    points: Sequence[Measurement],
+    spent_s: float,
+) -> TuneResult:
+    lengths = plan.workload.lengths
+    spread = f", {min(lengths)}–{max(lengths)} tokens" if lengths else ""
+    chosen = choose(default, trials)
+    if chosen and chosen.against:  # runs of the same minutes, so that both rows of the table are comparable
+        default = replace(default, figures=chosen.against)
+    return TuneResult(
+        model=plan.model_dir.name,
+        workload=f"{plan.workload}{spread}",
+        objective=str(request.objective),
+        default=default,
+        trials=trials,
+        chosen=chosen,
+        runs=len(points),
+        disturbed=sum((p.foreign_cores or 0) >= FOREIGN_CORES for p in points),
+        spent_s=round(spent_s, 1),
+        finished=max(p.started for p in points),
+        study=plan.study_dir,
+    )

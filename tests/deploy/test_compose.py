@@ -1,0 +1,93 @@
+"""The compose file as the real Compose reads it: image, devices, ports, mounts, profiles."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tooling.releases import current_release
+
+ROOT = Path(__file__).parents[2]
+
+
+def compose(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the Compose binary of the environment; it needs no engine to read a file."""
+    ours = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "COMPOSE_"))}
+    command = [str(Path(sys.executable).parent / "docker-compose"), *argv]
+    return subprocess.run(command, cwd=ROOT, env=ours | variables, capture_output=True, text=True, timeout=60)
+
+
+def services(*argv: str, **variables: str) -> dict:
+    done = compose(*argv, "config", "--format", "json", **variables)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)["services"]
+
+
+def test_plain_up_is_the_gpu_service_alone():
+    (name, service), *others = services().items()
+    assert name == "triton" and not others
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["driver"], device["count"], device["capabilities"]) == ("nvidia", -1, ["gpu"])
+
+
+def test_the_cpu_service_differs_only_in_its_profile_and_devices():
+    both = services("--profile", "cpu")
+    cpu, gpu = both["triton-cpu"], both["triton"]
+    assert cpu.pop("profiles") == ["cpu"]
+    gpu.pop("deploy")
+    assert cpu == gpu
+
+
+@pytest.mark.parametrize("name", ["triton", "triton-cpu"])
+def test_both_serve_the_repository_on_loopback(name):
+    service = services("--profile", "cpu")[name]
+    assert [(p["host_ip"], p["published"], p["target"]) for p in service["ports"]] == [
+        ("127.0.0.1", str(port), port) for port in (8000, 8001, 8002)
+    ]
+    mounts = {m["target"]: m for m in service["volumes"]}
+    assert mounts["/models"]["source"] == str(ROOT / "model_repository")
+    assert all(m["read_only"] and Path(m["source"]).exists() for m in mounts.values())
+    assert service["command"][-1] in mounts
+    assert "entrypoint" not in service or service["entrypoint"] is None
+    assert int(service["shm_size"]) == 2**30
+    assert service["healthcheck"]["test"][0] == "CMD"
+    assert "http://127.0.0.1:8000/v2/health/ready" in service["healthcheck"]["test"][-1]
+
+
+def test_the_image_is_the_current_release():
+    assert services()["triton"]["image"] == f"nvcr.io/nvidia/tritonserver:{current_release().tag}-py3"
+
+
+def test_settings_are_taken_from_the_environment():
+    service = services(
+        TRITON_RELEASE="24.12", TRITON_HTTP_PORT="9000", TRITON_HOST="0.0.0.0", TRITON_CONFIG_NAME="gpu-h200-x1"
+    )["triton"]
+    assert service["image"].endswith(":24.12-py3")
+    assert (service["ports"][0]["host_ip"], service["ports"][0]["published"]) == ("0.0.0.0", "9000")
+    assert service["environment"] == {"TRITON_CONFIG_NAME": "gpu-h200-x1"}
+
+
+def test_without_a_release_compose_says_where_it_stands():
+    done = compose("--env-file", "/dev/null", "config")
+    assert done.returncode != 0 and "TRITON_RELEASE" in done.stderr and ".env" in done.stderr
+
+
+def test_every_setting_of_the_compose_file_stands_in_the_env_file():
+    used = set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yml").read_text()))
+    stated = set(re.findall(r"^(?:# )?(\w+)=", (ROOT / ".env").read_text(), re.MULTILINE))
+    assert used == stated
+
+
+def test_the_current_release_is_what_the_runtime_installs():
+    from tooling.runtime.location import PINS, RELEASE
+
+    release = current_release()
+    assert (release.tag, release.onnxruntime) == (RELEASE, PINS["onnxruntime"])
+    assert release.tritonserver == PINS["tritonclient"]  # perf_analyzer of the server's own release

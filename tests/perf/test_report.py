@@ -1,0 +1,170 @@
+"""The HTML report: complete, self-contained, and safe against what stands in a study."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from perf.charts import Ratio, ratio_chart
+from perf.compare import Verdict
+from perf.grid import Candidate
+from perf.measurement import Measurement
+from perf.report import write_report
+from perf.result import TuneResult
+from perf.study import Study
+from perf.trial import Figures, Trial
+from tooling.config.knobs import Knobs
+from tooling.errors import UsageError
+
+HOSTILE = "<script>alert(1)</script>\"'&"
+VOID = {"meta", "link", "rect", "line", "circle"}
+
+
+class Page(HTMLParser):
+    """Tags and text of a page; fails on a tag that is closed in the wrong place."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("href", "src")]
+        assert not any(name.startswith("on") for name, _ in attrs)
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def point(rps: float) -> Measurement:
+    figures = {"throughput_rps": rps, "p50_us": 8e6 / rps, "p99_us": 9e6 / rps, "foreign_cores": 0.1}
+    return Measurement(status="ok", load={"mode": "concurrency", "value": 8}, **figures)
+
+
+def result(study: Path, model: str = "minilm") -> TuneResult:
+    default = Trial(Candidate("default", Knobs()), "default", Figures.of([point(100.0), point(104.0)]))
+    better = Verdict("better", 1.25, 1.2, 1.3, 6)
+    trials = (
+        Trial(Candidate("a", Knobs(instance_count=1)), "compared", Figures.of([point(125.0)]), 1.2, better),
+        Trial(Candidate("b", Knobs(instance_count=4)), "screened out", Figures.of([point(50.0)]), 0.5),
+        Trial(Candidate("c", Knobs(intra_op_threads=3)), "failed", reason=f"Triton refuses it: {HOSTILE}"),
+        Trial(Candidate("d", Knobs(max_queue_delay_us=2_000)), "not explored", reason="time budget used up"),
+    )
+    return TuneResult(
+        model, "8 clients", "highest throughput", default, trials, trials[0], 20, 3, 61.2, "2026-01-02T03:04:05", study
+    )
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    with Study(tmp_path / "study", {"model": {"name": HOSTILE}, "host": {"cores": 2}}) as study:
+        for number, measured in enumerate((point(100.0), replace(point(1.0), status="crashed", throughput_rps=None))):
+            run = {"candidate": "a", "stage": "screen", "pair": number, "side": "A", "attempt": 1}
+            study.append({"record": "measurement", **run, "raw": f"raw/{number}", "measurement": measured.to_dict()})
+        study.append({"record": "result", "result": result(tmp_path, HOSTILE).to_dict()})
+    return tmp_path / "study"
+
+
+def test_everything_is_told(study: Path) -> None:
+    page = Page(write_report(study, study.parent / "report.html").read_text())
+    for words in (
+        "Chosen: 1 instance, batch ≤ 8, no delay: 1.25× [1.20–1.30] against the current config in 6 pairs.",
+        "102 [100–104]",
+        "≈0.50×",
+        "screened out",
+        "Not explored within the time budget: default instances, batch ≤ 8, delay 2ms.",
+        "during 3 of 20 runs",
+        "host · cores 2",
+        "crashed",
+    ):
+        assert words in page.text, words
+
+
+def test_text_from_the_study_stays_text(study: Path) -> None:
+    text = write_report(study, study.parent / "report.html").read_text()
+    assert "script" not in Page(text).tags
+    assert HOSTILE in Page(text).text
+    assert HOSTILE not in text
+
+
+def test_it_is_one_small_file_with_relative_links(study: Path) -> None:
+    path = write_report(study, study.parent / "sub" / "report.html")
+    page = Page(path.read_text())
+    assert page.links == ["../study/study.jsonl", "../study/raw/0", "../study/raw/1"]
+    assert (path.parent / page.links[0]).exists()
+    assert "http" not in path.read_text()
+    assert path.stat().st_size < 50_000
+
+
+def test_it_reads_on_phones_and_in_the_dark(study: Path) -> None:
+    text = write_report(study, study.parent / "report.html").read_text()
+    assert 'name="viewport"' in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_unfinished_study_has_no_report(tmp_path: Path) -> None:
+    with Study(tmp_path, {}):
+        pass
+    with pytest.raises(UsageError, match="the study is not finished"):
+        write_report(tmp_path, tmp_path / "report.html")
+
+
+def test_result_survives_the_study(study: Path) -> None:
+    made = result(study)
+    assert TuneResult.from_dict(made.to_dict(), study) == made
+
+
+def test_table_marks_the_choice(study: Path) -> None:
+    made = result(study)
+    lines = made.text().splitlines()
+    assert lines[0] == "minilm · 8 clients · highest throughput · 20 runs in 61 s"
+    assert [line.startswith("→ 1 instance, batch ≤ 8, no delay") for line in lines].count(True) == 1
+    assert "Failed: default instances × 3 threads, batch ≤ 8, no delay: Triton refuses it:" in made.text()
+    assert made.summary().splitlines()[2:4] == [
+        "current config  102 [100–104]  78.5 [76.9–80.0]  88.3 [86.5–90.0]",
+        "chosen          125 [125–125]  64.0 [64.0–64.0]  72.0 [72.0–72.0]",
+    ]
+
+
+def test_default_or_nothing_chosen_says_so(study: Path) -> None:
+    made = result(study)
+    stays, nothing = replace(made, chosen=made.default), replace(made, chosen=None)
+    assert (stays.met, nothing.met) == (True, False)
+    assert stays.conclusion == "The current config stays: no setting tried is surely better."
+    assert nothing.conclusion == "No setting keeps the p99 limit; nothing is chosen."
+    assert "chosen  " not in stays.summary()
+    assert TuneResult.from_dict(nothing.to_dict(), study) == nothing
+
+
+def test_chart_is_symmetric_around_one_and_inside_its_box() -> None:
+    ratios = [Ratio("a", "better", "", 1.5, 2.0, 3.0), Ratio("b", "worse", "", 1 / 3, 0.5, 1 / 1.5)]
+    chart = ratio_chart(ratios, margin=0.03)
+    up, down = chart.bars
+    assert up.middle - chart.one == pytest.approx(chart.one - down.middle, abs=0.2)
+    assert 0 < down.low < down.middle < down.high < chart.one < up.low < up.middle < up.high < chart.width
+    assert chart.tie_low < chart.one < chart.tie_high
+    assert len(chart.ticks) <= 16
+    assert "1×" in [t.text for t in chart.ticks]
+
+
+def test_chart_without_ratios_is_empty() -> None:
+    chart = ratio_chart([], margin=0.03)
+    assert (chart.bars, chart.height) == ((), 0)

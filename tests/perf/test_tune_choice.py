@@ -1,0 +1,105 @@
+"""Which setting is taken, given what was measured."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from perf.compare import Verdict
+from perf.grid import Candidate
+from perf.measurement import Measurement
+from perf.trial import Figures, Objective, Spread, Trial, choose, within_limit
+from tooling.config.knobs import Knobs
+
+DEFAULT = Trial(Candidate("default", Knobs()), "default")
+
+
+def point(**figures: Any) -> Measurement:
+    return Measurement(status="ok", load={"mode": "concurrency", "value": 8}, **figures)
+
+
+def trial(name: str, verdict: Verdict, changed: int = 1, **other: Any) -> Trial:
+    return Trial(Candidate(name, Knobs(), ("knob",) * changed), "compared", verdict=verdict, **other)
+
+
+def better(ratio: float, half: float = 0.02) -> Verdict:
+    return Verdict("better", ratio, ratio - half, ratio + half, 6)
+
+
+TIE = Verdict("tie", 1.01, 0.9, 1.12, 18)
+WORSE = Verdict("worse", 0.8, 0.75, 0.85, 6)
+
+
+def chosen(*trials: Trial, default: Trial = DEFAULT) -> str | None:
+    taken = choose(default, trials)
+    return taken.candidate.id if taken else None
+
+
+def test_best_of_the_better_ones() -> None:
+    assert chosen(trial("a", better(1.2)), trial("b", better(1.5), 3), trial("c", TIE)) == "b"
+
+
+def test_not_distinguishable_from_the_best_means_fewest_changes() -> None:
+    assert chosen(trial("a", better(1.48)), trial("b", better(1.5), 2), trial("c", better(1.2))) == "a"
+    assert chosen(trial("a", better(1.48), 2), trial("b", better(1.5), 2)) == "b"
+
+
+def test_nothing_better_keeps_the_default() -> None:
+    assert chosen(trial("a", TIE), trial("b", WORSE)) == "default"
+    assert chosen() == "default"
+
+
+def test_over_the_limit_is_never_taken() -> None:
+    default = Trial(DEFAULT.candidate, "default", admissible=True)
+    assert chosen(trial("a", better(1.5), admissible=False), default=default) == "default"
+
+
+def test_default_over_the_limit_gives_way_even_to_a_slower_one() -> None:
+    default = Trial(DEFAULT.candidate, "default", admissible=False)
+    assert chosen(trial("a", WORSE, admissible=True), default=default) == "a"
+    assert chosen(trial("a", better(1.5), admissible=False), default=default) is None
+    assert chosen(default=default) is None
+
+
+def test_scores_rise_with_quality() -> None:
+    fast = point(throughput_rps=200.0, p95_us=10_000)
+    slow = point(throughput_rps=100.0, p95_us=20_000)
+    for metric in ("throughput", "p95"):
+        assert Objective(metric).score(fast) == pytest.approx(2 * Objective(metric).score(slow))
+
+
+def test_limit_is_kept_by_the_median() -> None:
+    points = [point(p99_us=us) for us in (40_000, 45_000, 90_000)]
+    assert within_limit(points, Objective(max_p99_us=50_000)) is True
+    assert within_limit(points, Objective(max_p99_us=44_000)) is False
+    assert within_limit(points, Objective()) is None
+    assert within_limit([], Objective(max_p99_us=1)) is None
+    assert str(Objective("p95", 50_000)) == "lowest p95 latency with p99 ≤ 50ms"
+
+
+def test_figures_are_median_and_range() -> None:
+    figures = Figures.of([point(throughput_rps=r, inference_count=6, execution_count=2) for r in (3.0, 1.0, 2.0)])
+    assert figures is not None
+    assert (figures.runs, figures.throughput_rps, figures.mean_batch) == (3, Spread(2.0, 1.0, 3.0), 3.0)
+    assert Figures.of([]) is None
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (DEFAULT, "as configured"),
+        (trial("a", TIE), "tie (not distinguishable)"),
+        (trial("a", better(1.5), admissible=False), "better; p99 over the limit"),
+        (Trial(Candidate("a", Knobs()), "failed", reason="refused"), "failed"),
+        (Trial(Candidate("a", Knobs()), "screened out", screen_ratio=0.713), "screened out"),
+    ],
+)
+def test_trials_survive_json(made: Trial, words: str) -> None:
+    assert made.outcome == words
+    assert Trial.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+    full = Trial(
+        made.candidate, "compared", Figures.of([point(throughput_rps=1.0)]), 1.1, TIE, "x", True, Figures.of([point()])
+    )
+    assert Trial.from_dict(json.loads(json.dumps(full.to_dict()))) == full

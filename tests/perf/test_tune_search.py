@@ -1,0 +1,124 @@
+"""The order of the search, on a bench whose runs are computed instead of measured."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from perf.bench import CandidateFailed
+from perf.grid import Candidate
+from perf.measurement import Measurement
+from perf.search import FINALISTS, Search
+from perf.trial import Objective, Trial
+from tooling.config.knobs import Knobs
+from tooling.console import Console
+
+DEFAULT = Candidate("default", Knobs())
+
+
+class Bench:
+    """Settings with known speeds: the current config answers 100 requests/s, a candidate as many as its speed says.
+
+    Every run costs a second, takes 8 / throughput as its latency and scatters by ±`noise`.
+    """
+
+    run_s = 1.0
+
+    def __init__(self, speeds: dict[str, float], noise: float = 0.01, failing: dict[str, int] | None = None) -> None:
+        self.speeds, self.failing = speeds, failing or {}
+        self.noise = itertools.cycle((1 + noise, 1 - noise, 1 - noise, 1 + noise))
+        self.spent_s = 0.0
+        self.asked: list[tuple[str, str, int]] = []
+
+    def prepare(self) -> None:
+        self.spent_s += 3
+
+    def pair(self, candidate: Candidate, stage: str, number: int) -> tuple[Measurement, Measurement]:
+        self.asked.append((candidate.id, stage, number))
+        if self.failing.get(candidate.id, 99) < len([a for a in self.asked if a[0] == candidate.id]):
+            raise CandidateFailed("Triton refuses it: no")
+        self.spent_s += 2
+        return self.point(100.0 * next(self.noise)), self.point(self.speeds[candidate.id])
+
+    @staticmethod
+    def point(rps: float) -> Measurement:
+        latency = 8e6 / rps
+        figures: dict[str, Any] = {"throughput_rps": rps, "p50_us": latency, "p95_us": latency, "p99_us": latency}
+        return Measurement(status="ok", load={"mode": "concurrency", "value": 8}, **figures)
+
+
+def search(
+    bench: Bench, objective: Objective | None = None, budget_s: float = 1_000
+) -> tuple[Trial, dict[str, Trial], Search]:
+    tries = [Candidate(name, Knobs(), ("instance_count",)) for name in bench.speeds]
+    run = Search(bench, objective or Objective(), budget_s, Console(quiet=True))  # type: ignore[arg-type]
+    default, trials = run.run(DEFAULT, tries)
+    assert [t.candidate.id for t in trials] == list(bench.speeds)
+    return default, {t.candidate.id: t for t in trials}, run
+
+
+def test_far_off_settings_are_screened_out_and_the_best_compared() -> None:
+    bench = Bench({"slow": 50.0, "a": 120.0, "b": 115.0, "c": 110.0, "d": 105.0})
+    _, trials, run = search(bench)
+    assert trials["slow"].state == trials["d"].state == "screened out"
+    assert trials["slow"].screen_ratio == pytest.approx(0.5, rel=0.02)
+    assert trials["d"].reason == f"not among the best {FINALISTS}"
+    assert {n: t.verdict.outcome for n, t in trials.items() if t.verdict} == dict.fromkeys("abc", "better")
+    assert len(run.points) == 2 * len(bench.asked)
+
+
+def test_pairs_of_the_screening_do_not_count_in_the_comparison() -> None:
+    bench = Bench({"a": 120.0})
+    _, trials, _ = search(bench)
+    assert bench.asked == [("a", "screen", 0), ("a", "screen", 1), *(("a", "paired", n) for n in range(6))]
+    assert trials["a"].figures is not None
+    assert trials["a"].figures.runs == 6
+
+
+def test_noise_leads_to_further_looks() -> None:
+    bench = Bench({"a": 101.0}, noise=0.2)
+    _, trials, _ = search(bench)
+    assert trials["a"].verdict is not None
+    assert (trials["a"].verdict.pairs, trials["a"].verdict.word) == (18, "tie (not distinguishable)")
+
+
+def test_a_look_that_cannot_be_paid_ends_as_a_tie() -> None:
+    bench = Bench({"a": 101.0}, noise=0.2)
+    _, trials, _ = search(bench, budget_s=30)
+    assert trials["a"].verdict is not None
+    assert (trials["a"].verdict.pairs, trials["a"].verdict.outcome) == (6, "tie")
+
+
+def test_what_the_budget_leaves_out_is_named() -> None:
+    bench = Bench({"a": 120.0, "b": 130.0})
+    _, trials, _ = search(bench, budget_s=10)
+    assert (trials["a"].state, trials["a"].reason) == ("not explored", "time budget used up")
+    assert trials["a"].screen_ratio is not None
+    assert (trials["b"].state, trials["b"].figures) == ("not explored", None)
+    assert bench.spent_s == 3 + 2 * 2  # the first setting is screened in any case
+
+
+def test_a_failing_candidate_does_not_stop_the_others() -> None:
+    bench = Bench({"refused": 1.0, "breaks": 130.0, "a": 120.0}, failing={"refused": 0, "breaks": 4})
+    _, trials, _ = search(bench)
+    assert (trials["refused"].state, trials["refused"].reason) == ("failed", "Triton refuses it: no")
+    assert (trials["breaks"].state, trials["breaks"].screen_ratio is None) == ("failed", False)
+    assert trials["a"].state == "compared"
+
+
+def test_lower_latency_is_better() -> None:
+    _, trials, _ = search(Bench({"fast": 125.0}), Objective("p95"))
+    assert trials["fast"].verdict is not None
+    assert trials["fast"].verdict.outcome == "better"
+    assert trials["fast"].verdict.ratio == pytest.approx(1.25, rel=0.01)
+
+
+def test_under_a_limit_those_that_keep_it_are_compared_first_even_if_slow() -> None:
+    speeds = {"a": 79.0, "b": 78.0, "c": 77.0, "d": 200.0}
+    default, trials, _ = search(Bench(speeds), Objective(max_p99_us=60_000))
+    assert default.admissible is False
+    assert trials["d"].admissible is True
+    assert trials["a"].state == "compared"
+    assert trials["a"].outcome == "worse; p99 over the limit"

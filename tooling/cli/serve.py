@@ -1,0 +1,126 @@
+"""`tritune serve`: a real Triton over a repository, on this machine, until it is stopped. Layer: cli."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tooling.cli.app import console_of
+from tooling.console import Console
+from tooling.errors import Problem, Refused, UsageError
+
+if TYPE_CHECKING:
+    from tooling.server import EmbeddedServer
+
+_AUTO = "auto"
+
+
+def attach(app: typer.Typer) -> None:
+    app.command("serve")(serve)
+
+
+def serve(
+    context: typer.Context,
+    repository: Path = typer.Argument(..., metavar="REPO", help="Model repository: one directory per model."),
+    model: list[str] = typer.Option([], "--model", metavar="NAME", help="Load this model only; may be repeated."),
+    config_name: str = typer.Option(
+        "", "--config-name", metavar="NAME|auto", help="Take configs/NAME.pbtxt where it exists; auto: this hardware's."
+    ),
+    http_port: int = typer.Option(8000, "--http-port", help="Port of HTTP; 0 takes any free one."),
+    grpc_port: int = typer.Option(8001, "--grpc-port", help="Port of gRPC; 0 takes any free one."),
+    metrics_port: int = typer.Option(8002, "--metrics-port", help="Port of the metrics; 0 takes any free one."),
+    keep_going: bool = typer.Option(False, "--keep-going", help="Serve the other models when some are refused."),
+) -> None:
+    """Serve a model repository with the embedded Triton on 127.0.0.1 until Ctrl-C.
+
+    Exit 1 when Triton refuses a model (its reason is shown), 2 when a port is taken, 4 when the server dies.
+    """
+    from tooling.runtime import find_runtime
+    from tooling.server import EmbeddedServer, ServerOptions
+
+    console = console_of(context)
+    options = ServerOptions(http_port, grpc_port, metrics_port, config_name=_config_name(repository, config_name))
+    with EmbeddedServer(repository, find_runtime(), options) as server:
+        refusals = _load(server, model or _all_models(server, repository), console)
+        loaded = [name for name, reason in refusals.items() if reason is None]
+        refused = {name: reason for name, reason in refusals.items() if reason is not None}
+        if refused and not (keep_going and loaded):
+            hint = None if keep_going else "correct the model, or serve the others with `--keep-going`"
+            raise Refused(problems=[Problem(r, where=f"Triton refused `{n}`", hint=hint) for n, r in refused.items()])
+        for name, reason in refused.items():
+            console.warning(f"Triton refused `{name}`: {reason}")
+        data, text = _described(server, repository, options.config_name, loaded)
+        console.result({**data, "refused": refused}, text)
+        if console.json:  # the object comes at the end; this says that the server is ready
+            console.info(text)
+        server.watch()
+
+
+def _config_name(repository: Path, asked: str) -> str | None:
+    from tooling.repository import config_path, hardware_name
+
+    if asked != _AUTO:
+        return asked or None
+    hardware = hardware_name()
+    tuned = repository.is_dir() and any(config_path(model, hardware).is_file() for model in repository.iterdir())
+    return hardware if tuned else None
+
+
+def _all_models(server: EmbeddedServer, repository: Path) -> list[str]:
+    if names := server.models():
+        return names
+    raise UsageError(
+        "no model in this repository",
+        where=repository,
+        expected="directories with a `config.pbtxt` or a model file such as `1/model.onnx`",
+        hint="make one with `tritune export SOURCE --repository REPO --name NAME`",
+    )
+
+
+def _load(server: EmbeddedServer, names: list[str], console: Console) -> dict[str, str | None]:
+    """Load every model; for each Triton's reason when it was refused, else None."""
+    reasons: dict[str, str | None] = {}
+    with console.progress("loading", len(names)) as progress:
+        for name in names:
+            try:
+                server.load(name)
+            except Refused as error:
+                reasons[name] = error.problems[0].what
+                progress.step(f"{name} refused")
+            else:
+                reasons[name] = None
+                progress.step(f"{name} loaded")
+    return reasons
+
+
+def _described(
+    server: EmbeddedServer, repository: Path, config_name: str | None, loaded: list[str]
+) -> tuple[dict[str, Any], str]:
+    from tooling.server.example import curl_example
+
+    curl = curl_example(server.http_url, loaded[0], server.model_config(loaded[0]))
+    data = {
+        "repository": str(repository),
+        "config_name": config_name,
+        "http_url": server.http_url,
+        "grpc_url": server.grpc_url,
+        "metrics_url": server.metrics_url,
+        "log": str(server.log_path),
+        "models": loaded,
+        "curl": curl,
+    }
+    configs = f"configs/{config_name}.pbtxt where it exists, else config.pbtxt" if config_name else "config.pbtxt"
+    lines = [
+        f"serving {repository} until Ctrl-C",
+        f"  HTTP     http://{server.http_url}",
+        f"  gRPC     {server.grpc_url}",
+        f"  metrics  http://{server.metrics_url}/metrics",
+        f"  log      {server.log_path}",
+        f"  models   {', '.join(loaded)}",
+        f"  config   {configs}",
+        "try it:",
+        f"  {curl}",
+    ]
+    return data, "\n".join(lines)

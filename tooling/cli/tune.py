@@ -1,0 +1,137 @@
+"""`tritune tune`: search batching, instances and threads on a real server, with intervals. Layer: cli."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import typer
+
+from tooling.cli.app import console_of
+from tooling.console import Console
+from tooling.errors import UsageError
+from tooling.units import parse_duration_us
+
+if TYPE_CHECKING:
+    from perf.result import TuneResult
+    from perf.tune import TuneRequest
+    from perf.workload import Workload
+
+_T = TypeVar("_T")
+_CLIENTS = 8
+_Metric = Literal["throughput", "avg", "p50", "p90", "p95", "p99"]
+
+
+def attach(app: typer.Typer) -> None:
+    @app.command()
+    def tune(
+        context: typer.Context,
+        model: Path = typer.Argument(metavar="MODEL_DIR", help="A model directory REPO/NAME with its config.pbtxt."),
+        concurrency: int | None = typer.Option(None, min=1, help=f"Clients that each wait for an answer [{_CLIENTS}]."),
+        request_rate: float | None = typer.Option(None, min=0.001, help="Requests a second, sent on schedule."),
+        lengths: str = typer.Option("", metavar="N,…", help="Token lengths of the requests. Default: real sentences."),
+        objective: _Metric | None = typer.Option(None, help="[throughput with clients, p95 under a rate]"),
+        max_p99: str = typer.Option("", metavar="TIME", help="A setting must keep this p99, like 50ms."),
+        instances: str = typer.Option("", metavar="N,…", help="Instance counts to try. Default: from the cores."),
+        threads: str = typer.Option("", metavar="N,…", help="Threads per instance to try. Default: from the cores."),
+        delay: str = typer.Option("", metavar="TIME,…", help="Queue delays to try, like 0,2ms."),
+        max_batch_size: str = typer.Option("", metavar="N,…", help="Largest batches to try. Default: as configured."),
+        budget: str = typer.Option("3m", metavar="TIME", help="Start nothing new that would take longer in all."),
+        study: Path | None = typer.Option(None, help="Directory of the study; resumed if it is there."),
+        tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),
+        vocab_size: int | None = typer.Option(None, min=8, help="Size of the vocabulary, where there is no tokenizer."),
+        seed: int = typer.Option(0, help="Fixes the contents of the requests."),
+        apply: bool = typer.Option(False, "--apply", help="Write the chosen setting to configs/HARDWARE.pbtxt."),
+        report: Path | None = typer.Option(None, metavar="FILE", help="Write an HTML report."),
+    ) -> None:
+        """Find a setting that is surely better than the current config, or say that there is none.
+
+        Exit 1 when no setting keeps --max-p99. The same command again resumes its study and measures nothing twice.
+        """
+        from perf.grid import Grid
+        from perf.trial import Objective
+        from perf.tune import TuneRequest
+
+        console = console_of(context)
+        workload = _workload(concurrency, request_rate, _counts("--lengths", lengths), seed)
+        metric = objective or ("p95" if request_rate else "throughput")
+        request = TuneRequest(
+            model,
+            workload,
+            Objective(metric, duration_us("--max-p99", max_p99) if max_p99 else None),
+            Grid(
+                _counts("--instances", instances),
+                _counts("--threads", threads),
+                _listed(delay, lambda word: duration_us("--delay", word)),
+                _counts("--max-batch-size", max_batch_size, least=0),
+            ),
+            budget_s=duration_us("--budget", budget) / 1e6,
+            study_dir=study,
+            tokenizer_dir=tokenizer,
+            vocab_size=vocab_size,
+        )
+        result, files = run(request, console, apply=apply, report=report)
+        console.result({**result.to_dict(), **files}, f"{result.text()}\n\n{paths(files)}")
+        if not result.met:
+            raise typer.Exit(1)
+
+
+def run(
+    request: TuneRequest, console: Console, *, apply: bool, report: Path | None
+) -> tuple[TuneResult, dict[str, str | None]]:
+    """Tune, write the config and the report where asked; the paths of `study`, `config` and `report`."""
+    from perf.analyzer import find_perf_analyzer
+    from perf.report import write_report
+    from perf.tune import measured_hardware, require_ours, tune, write_tuned_config
+    from tooling.repository import config_path
+    from tooling.runtime import find_runtime
+
+    hardware = measured_hardware()
+    if apply:
+        require_ours(config_path(request.model_dir, hardware))
+    runtime = find_runtime()
+    result = tune(request, runtime=runtime, analyzer=find_perf_analyzer(runtime), console=console)
+    written = write_tuned_config(result, request.model_dir, hardware) if apply and result.met else None
+    if report:
+        write_report(result.study, report)
+    files = {"config": written, "study": result.study, "report": report.absolute() if report else None}
+    return result, {name: str(path) if path else None for name, path in files.items()}
+
+
+def paths(files: dict[str, str | None]) -> str:
+    """The paths that were written, a line each."""
+    return "\n".join(f"{name:<7} {path}" for name, path in files.items() if path)
+
+
+def _workload(concurrency: int | None, rate: float | None, lengths: tuple[int, ...], seed: int) -> Workload:
+    from perf.workload import Workload
+
+    if concurrency and rate:
+        raise UsageError("--concurrency and --request-rate exclude each other", hint="give one of them")
+    clients = concurrency or (None if rate else _CLIENTS)
+    return Workload(concurrency=clients, request_rate=rate, lengths=lengths, seed=seed)
+
+
+def _listed(text: str, parse: Callable[[str], _T]) -> tuple[_T, ...]:
+    return tuple(parse(word.strip()) for word in text.split(",")) if text else ()
+
+
+def _counts(option: str, text: str, least: int = 1) -> tuple[int, ...]:
+    """Whole numbers from `1,2`. Raises UsageError that names the option."""
+
+    def count(word: str) -> int:
+        if word.isdecimal() and int(word) >= least:
+            return int(word)
+        raise UsageError("not a usable number", where=option, got=f"`{word}`", expected=f"like 1,2, at least {least}")
+
+    return _listed(text, count)
+
+
+def duration_us(option: str, text: str) -> int:
+    """Microseconds of a typed duration. Raises UsageError that names the option."""
+    try:
+        return parse_duration_us(text)
+    except UsageError as error:
+        problem = error.problems[0]
+        raise UsageError(problem.what, where=option, got=problem.got, expected=problem.expected) from None

@@ -1,0 +1,38 @@
+#!/bin/sh
+# Starts Triton on a model repository; models without weights are named first, with the command that makes them.
+# Arguments are passed on to tritonserver. MODEL_REPOSITORY is /models unless set; TRITON_CONFIG_NAME may be empty.
+set -eu
+
+repository=${MODEL_REPOSITORY:-/models}
+
+# A model has weights when one of its version directories holds a file. An ensemble has none of its own.
+has_weights() {
+    grep -q '^ *platform *: *"ensemble"' "$1/config.pbtxt" && return 0
+    for file in "$1"/[0-9]*/*; do
+        [ -e "$file" ] && return 0
+    done
+    return 1
+}
+
+models=0
+missing=0
+for config in "$repository"/*/config.pbtxt; do
+    [ -e "$config" ] || continue
+    models=$((models + 1))
+    model=${config%/config.pbtxt}
+    has_weights "$model" && continue
+    missing=$((missing + 1))
+    name=${model##*/}
+    echo "error: model_repository/$name: the weights are missing (expected a file such as 1/model.onnx)" >&2
+    echo "hint: tritune export SOURCE --repository model_repository --name $name   (SOURCE: see model_repository/README.md)" >&2
+done
+
+if [ "$models" -eq 0 ]; then
+    echo "error: model_repository: no model with a config.pbtxt (expected model_repository/NAME/config.pbtxt)" >&2
+    echo "hint: tritune export SOURCE --repository model_repository --name NAME && tritune gen-config model_repository/NAME" >&2
+    exit 3
+fi
+[ "$missing" -eq 0 ] || exit 3
+
+exec tritonserver --model-repository="$repository" \
+    ${TRITON_CONFIG_NAME:+"--model-config-name=$TRITON_CONFIG_NAME"} "$@"

@@ -1,0 +1,8 @@
+"""Servers that tritune starts and talks to: the embedded tritonserver. Layer: server."""
+
+from __future__ import annotations
+
+from tooling.server.embedded import EmbeddedServer
+from tooling.server.options import ServerOptions
+
+__all__ = ["EmbeddedServer", "ServerOptions"]

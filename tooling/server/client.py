@@ -1,0 +1,72 @@
+"""A small client of Triton's HTTP interface, on the standard library. Layer: server."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+from urllib.parse import quote
+
+
+class Answer(Exception):
+    """The server answered an HTTP error; `reason` is its own text."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"{status}: {reason}")
+        self.status, self.reason = status, reason
+
+
+class TritonHttp:
+    """Calls to one server, each with the same deadline.
+
+    Each raises Answer for an HTTP error, TimeoutError after the deadline, and another OSError or HTTPException when
+    the connection fails.
+    """
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self._url, self._timeout_s = url, timeout_s
+
+    def server_name(self) -> str:
+        """The server's `--id`, which tells a left-over server on the same port from ours."""
+        return str(self._call("GET", "/v2")["name"])
+
+    def load(self, name: str, config_json: str | None) -> None:
+        """Load a model, with another configuration than the one on disk when `config_json` is given."""
+        parameters = {} if config_json is None else {"config": config_json}
+        self._call("POST", f"/v2/repository/models/{quote(name)}/load", {"parameters": parameters})
+
+    def unload(self, name: str) -> None:
+        self._call("POST", f"/v2/repository/models/{quote(name)}/unload", {})
+
+    def states(self, name: str) -> list[str]:
+        """The state of each version of a model that the server knows (READY, LOADING, UNLOADING, UNAVAILABLE)."""
+        index = self._call("POST", "/v2/repository/index", {})
+        return [str(entry["state"]) for entry in index if entry["name"] == name and "state" in entry]
+
+    def model_config(self, name: str) -> dict[str, Any]:
+        return dict(self._call("GET", f"/v2/models/{quote(name)}/config"))
+
+    def stats(self, name: str) -> dict[str, Any]:
+        """Statistics of the newest version, as Triton gives them (durations in nanoseconds, cumulative)."""
+        versions = self._call("GET", f"/v2/models/{quote(name)}/stats")["model_stats"]
+        return dict(max(versions, key=lambda entry: int(entry["version"])))
+
+    def _call(self, method: str, path: str, body: object = None) -> Any:
+        host, _, port = self._url.rpartition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=self._timeout_s)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body))
+            response = connection.getresponse()
+            text = response.read().decode(errors="replace")
+        finally:
+            connection.close()
+        if response.status != http.client.OK:
+            raise Answer(response.status, _reason(text))
+        return json.loads(text) if text else None
+
+
+def _reason(text: str) -> str:
+    try:
+        return str(json.loads(text)["error"])
+    except (ValueError, KeyError, TypeError):
+        return text.strip()

@@ -1,0 +1,32 @@
+"""A curl command that a user can paste to see a loaded model answer. Layer: server."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+_FREE_DIM, _MOST_VALUES = 4, 64
+_NOT_IN_JSON = ("TYPE_FP16", "TYPE_BF16")
+
+
+def curl_example(http_url: str, name: str, config: dict[str, Any]) -> str:
+    """An inference with ones (or texts) for every input, free axes of length 4; only the model's metadata when the
+    inputs are large or of a type that JSON requests cannot carry. `config` is the completed configuration.
+    """
+    url = f"http://{http_url}/v2/models/{name}"
+    inputs = [_tensor(entry, config["max_batch_size"]) for entry in config["input"]]
+    values = sum(len(tensor["data"]) for tensor in inputs)
+    if values > _MOST_VALUES or any(entry["data_type"] in _NOT_IN_JSON for entry in config["input"]):
+        return f"curl -s {url}"
+    return f"curl -s {url}/infer -d '{json.dumps({'inputs': inputs}, separators=(',', ':'))}'"
+
+
+def _tensor(entry: dict[str, Any], max_batch_size: int) -> dict[str, Any]:
+    shape = [_FREE_DIM if dim < 0 else dim for dim in entry["dims"]]
+    if max_batch_size > 0:
+        shape.insert(0, 1)
+    kind = entry["data_type"].removeprefix("TYPE_")
+    value: object = {"STRING": "text", "BOOL": True}.get(kind, 1)
+    data = [value] * min(math.prod(shape), _MOST_VALUES + 1)
+    return {"name": entry["name"], "datatype": "BYTES" if kind == "STRING" else kind, "shape": shape, "data": data}
