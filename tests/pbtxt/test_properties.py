@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Sequence
@@ -21,14 +22,13 @@ from tooling.pbtxt.schema import Field, fields_of
 from tooling.pbtxt.tree import Body, Entry
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
-FLOATS32 = st.floats(width=32)
 SCALARS = {
     "int32": st.integers(-(2**31), 2**31 - 1),
     "int64": st.integers(-(2**63), 2**63 - 1),
     "uint32": st.integers(0, 2**32 - 1),
     "uint64": st.integers(0, 2**64 - 1),
-    "float": st.floats(width=32),
-    "double": st.floats(),
+    "float": st.floats(width=32, allow_nan=False) | st.just(math.nan),
+    "double": st.floats(allow_nan=False) | st.just(math.nan),
     "bool": st.booleans(),
     "string": TEXTS,
 }
@@ -170,21 +170,21 @@ class Scribe:
 
 
 @given(messages())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_printed_text_reads_back_as_the_message(message: Any) -> None:
     text = render(message).encode()
     assert content(load(text, message, "text")) == content(message)
 
 
 @given(messages(), st.integers(0, 2**32))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_spelling_reads_as_the_same_message(message: Any, seed: int) -> None:
     text = Scribe(seed).text(message)
     assert content(load(text, message, "text")) == content(message)
 
 
 @given(messages(), messages(), st.integers(0, 2**32))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_text_can_be_edited_into_any_message(old: Any, new: Any, seed: int) -> None:
     text = Scribe(seed).text(old)
     assert content(load(edit(text, new, "text"), new, "text")) == content(new)
@@ -192,7 +192,7 @@ def test_any_text_can_be_edited_into_any_message(old: Any, new: Any, seed: int) 
 
 
 @given(messages(), st.integers(0, 2**32), st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_an_edit_touches_only_what_stands_for_the_changed_field(old: Any, seed: int, data: st.DataObject) -> None:
     text = Scribe(seed).text(old)
     new = type(old)()

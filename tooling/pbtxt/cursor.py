@@ -55,9 +55,9 @@ class Cursor:
         self.stopped = True
 
     def advance(self) -> None:
-        """Take the current token; the last one stays current for ever."""
+        """Take the current token; the end of the text stays current for ever."""
         self.last_end = self.end
-        self.kind, self.start, self.end = next(self._tokens, (END, self.end, self.end))
+        self.kind, self.start, self.end = next(self._tokens)
         self.symbol = self.source[self.start] if self.kind == SYMBOL else -1
 
     @property

@@ -51,11 +51,11 @@ def syntax_hint(message: str, source: bytes, offset: int) -> str | None:
 
 
 def unknown_field_hint(name: str, descriptor: Descriptor, root: Descriptor) -> str | None:
-    """Where the field may belong: a close spelling here, or the message that has a field of this name."""
-    if close := suggest(name, fields_of(descriptor)):
-        return close
+    """Which message has a field of this name, or what it is called here."""
     homes = sorted(path for path, owner in _message_paths(root).items() if name in fields_of(owner))
-    return f"`{name}` belongs into {' or '.join(f'`{home}`' for home in homes[:3])}" if homes else None
+    if homes:
+        return f"`{name}` belongs into {' or '.join(f'`{home}`' for home in homes[:3])}"
+    return suggest(name, fields_of(descriptor))
 
 
 def enum_hint(name: str, field: Field) -> str | None:

@@ -11,29 +11,29 @@ IDENTIFIER, INTEGER, FLOAT, STRING, SYMBOL, END = range(1, 7)
 Token = tuple[int, int, int]
 Report = Callable[[int, str], None]
 
+_ESCAPE = rb"\\(?:[abfnrtv\\?'\"0-7]|x[0-9a-fA-F]|u[0-9a-fA-F]{4}|U00[01][0-9a-fA-F]{5})"
+_INSIDE = {quote: rb"[^\\\n\0%c]*(?:%s[^\\\n\0%c]*)*" % (quote, _ESCAPE, quote) for quote in b"\"'"}
+
 # One alternative per kind, in the order of the constants above; every alternative is one the C++ tokenizer takes
 # without complaint. The last one takes any other byte and goes through the slow, complaining path; as it always
 # matches, the trivia before it never backtracks.
 _TOKEN = re.compile(
-    rb"""[ \t\n\r\v\f]*(?:\#[^\n\0]*\n?[ \t\n\r\v\f]*)*
-    (?: ([A-Za-z_]\w*)
-      | ((?:0[xX][0-9a-fA-F]+ | 0[0-7]* | [1-9][0-9]*)(?![\w.]))
-      | ((?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?[fF]?(?![\w.]))
-      | ("[^"\\\n\0]*(?:\\(?:[abfnrtv\\?'"0-7]|x[0-9a-fA-F]|u[0-9a-fA-F]{4}|U00[01][0-9a-fA-F]{5})[^"\\\n\0]*)*"
-        |'[^'\\\n\0]*(?:\\(?:[abfnrtv\\?'"0-7]|x[0-9a-fA-F]|u[0-9a-fA-F]{4}|U00[01][0-9a-fA-F]{5})[^'\\\n\0]*)*')
-      | ([!$%&()*+,\-/:;<=>?@\[\\\]^`{|}~\x7f])
-      | (\Z)
-      | ([\x00-\xff]) )""",
-    re.VERBOSE,
+    rb"[ \t\n\r\v\f]*(?:#[^\n\0]*\n?[ \t\n\r\v\f]*)*"
+    rb"(?:([A-Za-z_]\w*)"
+    rb"|((?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)(?![\w.]))"
+    rb"|((?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?[fF]?(?![\w.]))"
+    rb"|(\"%s\"|'%s')"
+    rb"|([!$%%&()*+,\-/:;<=>?@\[\\\]^`{|}~\x7f])"
+    rb"|(\Z)"
+    rb"|([\x00-\xff]))" % tuple(_INSIDE.values())
 )
 _CONTROL = re.compile(rb"[\x00-\x1f]+")
 _HEX = re.compile(rb"0[xX][0-9a-fA-F]*")
 _OCTAL = re.compile(rb"0(?=[0-9])[0-7]*")
 _DECIMAL = re.compile(rb"[0-9]*(?P<point>\.[0-9]*)?(?:[eE][+-]?(?P<digits>[0-9]*))?(?P<suffix>[fF])?")
 _DIGITS = re.compile(rb"[0-9]*")
-_PLAIN = {quote: re.compile(rb"[^\\\n\0%c]*" % quote) for quote in b"\"'"}
-_ESCAPES = (
-    (re.compile(rb"[abfnrtv\\?'\"0-7]|x[0-9a-fA-F]|u[0-9a-fA-F]{4}|U00[01][0-9a-fA-F]{5}"), None),
+_TO_BAD_ESCAPE = {quote: re.compile(inside) for quote, inside in _INSIDE.items()}
+_BAD_ESCAPES = (
     (re.compile(rb"x"), "Expected hex digits for escape sequence."),
     (re.compile(rb"u[0-9a-fA-F]{0,3}"), "Expected four hex digits for \\u escape sequence."),
     (
@@ -45,7 +45,7 @@ _ESCAPES = (
 
 
 def tokens(source: bytes, report: Report) -> Iterator[Token]:
-    """Yield the tokens of `source` and a last `END`; `report(offset, message)` is called for what the lexer refuses.
+    """Yield the tokens of `source`, then `END` for ever; `report(offset, message)` hears what the lexer refuses.
 
     Nothing is raised: like the C++ tokenizer this one complains and goes on. It works one token at a time, so a parser
     that stops early has heard exactly the complaints that Triton prints.
@@ -64,8 +64,6 @@ def tokens(source: bytes, report: Report) -> Iterator[Token]:
             kind, offset = _unusual(source, start, previous, report)
         previous = (kind, start, offset)
         yield previous
-        if kind == END:
-            return
 
 
 def _end(pattern: re.Pattern[bytes], source: bytes, offset: int) -> int:
@@ -119,7 +117,7 @@ def _string(source: bytes, start: int, report: Report) -> int:
     quote = source[start]
     offset = start + 1
     while True:
-        offset = _end(_PLAIN[quote], source, offset)
+        offset = _end(_TO_BAD_ESCAPE[quote], source, offset)
         stop = source[offset : offset + 1]
         if stop in (b"", b"\0"):
             report(offset, "Unexpected end of string.")
@@ -130,9 +128,8 @@ def _string(source: bytes, start: int, report: Report) -> int:
         offset += 1
         if stop != b"\\":
             return offset
-        for pattern, message in _ESCAPES:
-            if found := pattern.match(source, offset):
-                offset = found.end()
-                if message:
-                    report(offset, message)
-                break
+        found, message = next(
+            (found, text) for pattern, text in _BAD_ESCAPES if (found := pattern.match(source, offset))
+        )
+        offset = found.end()
+        report(offset, message)

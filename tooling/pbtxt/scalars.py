@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import struct
+from collections.abc import Callable
 
 from tooling.pbtxt.cursor import BadValue, Cursor
 from tooling.pbtxt.hints import enum_hint
@@ -33,17 +34,7 @@ def read_scalar(cursor: Cursor, field: Field) -> Scalar:
 
     Raises BadValue, worded as the C++ parser words it, when there is none.
     """
-    if field.kind in INTEGER_RANGES:
-        low, high = INTEGER_RANGES[field.kind]
-        return _integer(cursor, high, signed=low < 0)
-    if field.kind == "string":
-        return _string(cursor)
-    if field.kind == "bool":
-        return _bool(cursor, field)
-    if field.kind == "enum":
-        return _enum(cursor, field)
-    number = _double(cursor)
-    return to_float32(number) if field.kind == "float" else number
+    return _READERS[field.kind](cursor, field)
 
 
 def is_set(value: object) -> bool:
@@ -61,6 +52,8 @@ def to_float32(number: float) -> float:
 
 def parse_integer(text: bytes) -> int | None:
     """The value of an integer token (decimal, `0x…`, octal with a leading 0); None for a digit outside its base."""
+    if len(text) < 20 and text[:1] != b"0":
+        return int(text)
     base, digits = (16, text[2:]) if text[:2] in (b"0x", b"0X") else (8 if text[:1] == b"0" else 10, text)
     try:
         return int(digits.lstrip(b"0")[:_LONGEST_INTEGER] or b"0", base)
@@ -95,7 +88,7 @@ def _utf8(code: int) -> bytes:
         return b"\xff"
 
 
-def _string(cursor: Cursor) -> str:
+def _string(cursor: Cursor, _: Field) -> str:
     if cursor.kind != STRING:
         raise BadValue(f"Expected string, got: {cursor.text}")
     start = cursor.start
@@ -121,13 +114,14 @@ def _unsigned(cursor: Cursor, high: int) -> int:
     return value
 
 
-def _integer(cursor: Cursor, high: int, *, signed: bool) -> int:
-    if signed and cursor.take(_MINUS):
-        return -_unsigned(cursor, high + 1)
+def _integer(cursor: Cursor, field: Field) -> int:
+    low, high = INTEGER_RANGES[field.kind]
+    if low < 0 and cursor.take(_MINUS):
+        return -_unsigned(cursor, -low)
     return _unsigned(cursor, high)
 
 
-def _double(cursor: Cursor) -> float:
+def _double(cursor: Cursor, field: Field) -> float:
     sign = -1.0 if cursor.take(_MINUS) else 1.0
     text = cursor.source[cursor.start : cursor.end]
     if cursor.kind == INTEGER:
@@ -145,7 +139,7 @@ def _double(cursor: Cursor) -> float:
         got = cursor.text.lower() if cursor.kind == IDENTIFIER else cursor.text
         raise BadValue(f"Expected double, got: {got}")
     cursor.advance()
-    return sign * value
+    return to_float32(sign * value) if field.kind == "float" else sign * value
 
 
 def _float_token(text: bytes) -> float:
@@ -180,5 +174,15 @@ def _enum(cursor: Cursor, field: Field) -> int:
             )
         return field.enum_numbers[name]
     if cursor.kind == INTEGER or cursor.symbol == _MINUS:
-        return _integer(cursor, 2**31 - 1, signed=True)
+        return -_unsigned(cursor, 2**31) if cursor.take(_MINUS) else _unsigned(cursor, 2**31 - 1)
     raise BadValue(f"Expected integer or identifier, got: {cursor.text}")
+
+
+_READERS: dict[str, Callable[[Cursor, Field], Scalar]] = {
+    **dict.fromkeys(INTEGER_RANGES, _integer),
+    "double": _double,
+    "float": _double,
+    "bool": _bool,
+    "enum": _enum,
+    "string": _string,
+}
