@@ -42,7 +42,8 @@ format: $(STAMP) ## Format the code
 	$(BIN)/ruff format .
 
 bench: setup ## Run the benchmarks (see benchmarks/README.md)
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/costs.py
+	$(BIN)/python benchmarks/backend_overhead.py
 
 clean: ## Remove build and test caches (not the virtual environment)
 	rm -rf dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

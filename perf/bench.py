@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -55,7 +55,8 @@ class Bench:
     """Measures pairs; what the study holds already is returned from there, so a server starts only when needed.
 
     A context manager: leaving it ends the server. `spent_s` adds up the time of all that was asked so far, whether
-    measured now or recalled, so that decisions on a time budget are the same when a study is resumed.
+    measured now or recalled, so that decisions on a time budget are the same when a study is resumed; `measured`
+    counts the runs made now.
     """
 
     def __init__(self, subject: Subject, study: Study, runtime: Runtime, analyzer: PerfAnalyzer) -> None:
@@ -68,6 +69,7 @@ class Bench:
         self.window_ms = subject.window_ms
         self._walls: list[float] = []
         self.spent_s = 0.0
+        self.measured = 0
 
     def __enter__(self) -> Bench:
         return self
@@ -136,6 +138,7 @@ class Bench:
         ours, first = identity["side"] == "B", identity["attempt"] == 1
         where = "-".join(str(identity[part]) for part in ("stage", "candidate", "pair", "side", "attempt"))
         point = self._run(self._alias if ours else self._name, where)
+        self.measured += 1
         final = point.ok or ours or (first and point.status in _TRANSIENT)
         record = {"record": "measurement" if final else "aborted", **identity}
         return self._keep({**record, "raw": f"raw/{where}", "measurement": point.to_dict()})
@@ -167,13 +170,9 @@ class Bench:
             window_ms=self.window_ms,
             server_pid=server.pid,
         )
-        if not point.ok and not server.alive():
-            raise ExternalError(
-                "tritonserver died during the tuning",
-                where=where,
-                got=point.message or point.status,
-                hint=f"what was measured is kept in {self._study.directory}: run the same command again to go on",
-            )
+        if not point.ok:
+            with suppress(Refused):  # a model that is gone is the setting's fault; a server that is gone raises
+                server.stats(name)
         return point
 
     def _serving(self) -> EmbeddedServer:

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-WIDTH = 600.0
+WIDTH = 420.0
 ROW = 34.0
 _MARGIN = 28.0
 _TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.7, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 10.0)
-_MOST_TICKS = 8
+_MOST_TICKS = 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ def _fell_behind(m: Measurement, poisson: bool) -> bool:
         return False
     sent = rate * m.requests / m.throughput_rps
     under_way = min(rate * min(m.windows_us, default=0.0) / 1e6, 0.1 * sent)
-    scatter = 3 * sent**0.5 if poisson else 2
+    scatter = 4 * sent**0.5 if poisson else 2
     return sent - m.requests > 0.02 * sent + under_way + scatter
 
 
@@ -177,6 +177,11 @@ def _disturbed(m: Measurement) -> Iterator[str]:
             )
     if m.requests and m.inference_count and m.inference_count - m.requests > 0.05 * m.requests + 3 * in_flight:
         yield f"the server worked on {m.inference_count} requests, {m.requests} of them ours: it has other clients"
+    if m.status == "ok" and m.load["mode"] == "request_rate" and (m.throughput_rps or 0) < 0.9 * m.load["value"]:
+        yield (
+            f"{m.throughput_rps:.3g} requests/s came instead of {m.load['value']:g}: "
+            "the run is too short for this rate, as a poisson one starts with a lull"
+        )
     if m.delayed_percent is not None and m.delayed_percent > 1:
         yield f"{m.delayed_percent:g} % of the requests left late"
     if m.client_overhead_percent is not None and m.client_overhead_percent > _MUCH_OVERHEAD_PERCENT:

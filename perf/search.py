@@ -42,6 +42,8 @@ class Search:
         self._bench, self._objective, self._budget_s, self._console = bench, objective, budget_s, console
         self._trials: dict[str, Trial] = {}
         self._current: list[Measurement] = []
+        self._progress = Progress(console, "tuning", 0)
+        self._told = 0
         self.points: list[Measurement] = []
 
     def run(self, default: Candidate, tries: Sequence[Candidate]) -> tuple[Trial, tuple[Trial, ...]]:
@@ -50,37 +52,37 @@ class Search:
         Raises Refused or ExternalError when the current config cannot be measured or the server dies.
         """
         pairs = SCREEN_PAIRS * len(tries) + LOOKS[0] * min(FINALISTS, len(tries))
-        with self._console.progress("tuning", pairs) as progress:
+        with self._console.progress("tuning", pairs) as self._progress:
             self._bench.prepare()
-            screened = [s for s in (self._screen(candidate, progress) for candidate in tries) if s]
+            screened = [s for s in (self._screen(candidate) for candidate in tries) if s]
             screening = self._current
             self._current = []
             finalists = self._finalists(screened)
-            progress.total = SCREEN_PAIRS * len(tries) + LOOKS[0] * len(finalists)
+            self._progress.total -= LOOKS[0] * (min(FINALISTS, len(tries)) - len(finalists))
             for finalist in finalists:
-                self._trials[finalist.candidate.id] = self._compare(finalist, progress)
+                self._trials[finalist.candidate.id] = self._compare(finalist)
         points = self._current or screening
         current = Trial(default, "default", Figures.of(points), admissible=within_limit(points, self._objective))
         return current, tuple(self._trials[c.id] for c in tries)
 
-    def _screen(self, candidate: Candidate, progress: Progress) -> _Screened | None:
+    def _screen(self, candidate: Candidate) -> _Screened | None:
         """A rough ratio, if the budget leaves time for one comparison afterwards; else, or on failure, a trial.
 
         The first candidate is measured whatever the budget: an answer from nothing would be none.
         """
         if self.points and not self._affordable(2 * _LOAD_S, pairs=SCREEN_PAIRS + LOOKS[0]):
             self._trials[candidate.id] = Trial(candidate, "not explored", reason=_BUDGET)
-            progress.step(f"{candidate.label}: not explored, {_BUDGET}", SCREEN_PAIRS)
+            self._progress.total -= SCREEN_PAIRS
             return None
         try:
             pairs = [self._pair(candidate, "screen", number) for number in range(SCREEN_PAIRS)]
         except CandidateFailed as failure:
             self._trials[candidate.id] = Trial(candidate, "failed", reason=str(failure))
-            progress.step(f"{candidate.label}: failed, {failure}", SCREEN_PAIRS)
+            self._step(f"{candidate.label}: failed, {failure}", SCREEN_PAIRS)
             return None
         points = tuple(b for _, b in pairs)
         ratio = math.exp(statistics.fmean(self._gain(a, b) for a, b in pairs))
-        progress.step(f"{candidate.label}: about {ratio:.2f}×", SCREEN_PAIRS)
+        self._step(f"{candidate.label}: about {ratio:.2f}×", SCREEN_PAIRS)
         return _Screened(candidate, ratio, points, within_limit(points, self._objective))
 
     def _finalists(self, screened: Sequence[_Screened]) -> list[_Screened]:
@@ -94,7 +96,7 @@ class Search:
                 self._trials[out.candidate.id] = out.trial("screened out", reason)
         return able[:FINALISTS]
 
-    def _compare(self, screened: _Screened, progress: Progress) -> Trial:
+    def _compare(self, screened: _Screened) -> Trial:
         """Pairs of its own, up to the look that decides; the screening pairs, which chose it, do not count again."""
         candidate, gains, current, points = screened.candidate, list[float](), list[Measurement](), list[Measurement]()
         verdict: Verdict | None = None
@@ -102,14 +104,15 @@ class Search:
             for look in LOOKS:
                 missing = look - len(gains)
                 if not self._affordable(0 if gains else _LOAD_S, pairs=missing):
+                    self._progress.total -= 0 if gains else missing
                     break
-                progress.total += missing if gains else 0
+                self._progress.total += missing if gains else 0
                 for number in range(len(gains), look):
                     a, b = self._pair(candidate, "paired", number)
                     current.append(a)
                     points.append(b)
                     gains.append(self._gain(a, b))
-                    progress.step(f"{candidate.label}: pair {number + 1} of {look}, {math.exp(gains[-1]):.2f}×")
+                    self._step(f"{candidate.label}: pair {number + 1} of {look}, {math.exp(gains[-1]):.2f}×")
                 verdict = judge(gains)
                 if verdict.outcome != "undecided":
                     break
@@ -127,6 +130,14 @@ class Search:
             admissible=admissible,
             against=Figures.of(current),
         )
+
+    def _step(self, note: str, pairs: int = 1) -> None:
+        """Tell what was measured; what came from the study took no time, so it is no part of the pace."""
+        if self._bench.measured > self._told:
+            self._progress.step(note, pairs)
+        else:
+            self._progress.total -= pairs
+        self._told = self._bench.measured
 
     def _pair(self, candidate: Candidate, stage: Stage, number: int) -> tuple[Measurement, Measurement]:
         a, b = self._bench.pair(candidate, stage, number)

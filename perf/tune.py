@@ -6,7 +6,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +25,7 @@ from perf.trial import Objective, Trial, choose
 from perf.workload import Workload
 from tooling.config.knobs import apply, read
 from tooling.config.render import origin, render
-from tooling.errors import Problem, Refused, UsageError
+from tooling.errors import ExternalError, Problem, Refused, UsageError
 from tooling.releases import current_release
 from tooling.repository import config_path, locate_model, read_config, read_text, usable_cores, write_atomic
 from tooling.signature.onnx_file import read_onnx
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 _WINDOW_MS = {"throughput": 300, "avg": 300, "p50": 300, "p90": 400, "p95": 600, "p99": 1_000}
 """Windows long enough for the statistic at some hundred requests a second; a run is three of them."""
+_LIMIT_MS = 600
+"""The same for a p99 limit, which is held by the median over all runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +83,9 @@ def tune(request: TuneRequest, *, runtime: Runtime, analyzer: PerfAnalyzer, cons
     or Triton refuses it, ExternalError when the server or perf_analyzer fails.
     """
     plan = _plan(request, runtime, analyzer)
-    console.detail(f"study: {plan.study_dir}")
     with Study(plan.study_dir, plan.header) as study:
+        kept = sum(record["record"] == "measurement" for record in study.records)
+        console.info(f"study {study.directory}{f': {kept} runs are there already' if kept else ''}")
         input_file = study.directory / "input.json"
         write_input_data(
             input_file,
@@ -92,7 +96,7 @@ def tune(request: TuneRequest, *, runtime: Runtime, analyzer: PerfAnalyzer, cons
             vocab_size=request.vocab_size,
         )
         subject = Subject(plan.model_dir, plan.config, plan.workload, input_file, plan.window_ms)
-        with Bench(subject, study, runtime, analyzer) as bench:
+        with _resumable(), Bench(subject, study, runtime, analyzer) as bench:
             search = Search(bench, request.objective, request.budget_s, console)
             default, trials = search.run(plan.default, plan.tries)
             if not search.points:
@@ -102,6 +106,18 @@ def tune(request: TuneRequest, *, runtime: Runtime, analyzer: PerfAnalyzer, cons
         if record not in study.records:
             study.append(record)
     return result
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """Say with every failure of a program that nothing measured is lost."""
+    try:
+        yield
+    except ExternalError as error:
+        kept = "what was measured is kept: the same command goes on from there"
+        raise ExternalError(
+            problems=[replace(p, hint=f"{p.hint}; {kept}" if p.hint else kept) for p in error.problems]
+        ) from error
 
 
 def measured_hardware() -> str:
@@ -161,7 +177,7 @@ def _plan(request: TuneRequest, runtime: Runtime, analyzer: PerfAnalyzer) -> _Pl
             hint="give other values with --instances, --threads, --delay or --max-batch-size",
         )
     workload = _with_lengths(request, signature, config, source.model_dir)
-    window_ms = _WINDOW_MS["p99" if request.objective.max_p99_us is not None else request.objective.metric]
+    window_ms = max(_WINDOW_MS[request.objective.metric], _LIMIT_MS if request.objective.max_p99_us is not None else 0)
     header: Record = {
         "tool": {"tritune": version("tritune"), "perf_analyzer": f"{analyzer.version} ({analyzer.source})"},
         "server": {"tritonserver": current_release().tritonserver, "onnxruntime": current_release().onnxruntime},

@@ -38,7 +38,7 @@ def command_that(monkeypatch: pytest.MonkeyPatch):
             body(console)
 
         monkeypatch.setattr(boundary, "app", root)
-        monkeypatch.setattr("tooling.cli.commands.register", lambda: None)
+        monkeypatch.setattr("tooling.cli.commands.register", lambda app: None)
 
     return make
 
@@ -132,7 +132,7 @@ def test_version(run_cli) -> None:
 def test_no_arguments_show_the_commands(run_cli) -> None:
     result = run_cli()
     assert result.code == 2
-    assert "quickstart" in result.out + result.err
+    assert "quickstart" in result.err
 
 
 def test_start_up_imports_nothing_heavy() -> None:
@@ -150,7 +150,7 @@ def test_a_closed_pipe_is_silent() -> None:
         ["bash", "-c", f"set -o pipefail; {TRITUNE[0]} --help | true; echo ${{PIPESTATUS[0]}}"],
         capture_output=True, text=True, check=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
-    assert done.stdout.strip() in ("0", "2")
+    assert done.stdout.strip() == "0"
     assert "Traceback" not in done.stderr
 
 

@@ -55,8 +55,14 @@ class Page(HTMLParser):
 
 
 def point(rps: float) -> Measurement:
-    figures = {"throughput_rps": rps, "p50_us": 8e6 / rps, "p99_us": 9e6 / rps, "foreign_cores": 0.1}
-    return Measurement(status="ok", load={"mode": "concurrency", "value": 8}, **figures)
+    figures = {
+        "throughput_rps": rps,
+        "p50_us": 8e6 / rps,
+        "p99_us": 9e6 / rps,
+        "foreign_cores": 0.1,
+        "inference_count": 12,
+    }
+    return Measurement(status="ok", load={"mode": "concurrency", "value": 8}, execution_count=5, **figures)
 
 
 def result(study: Path, model: str = "minilm") -> TuneResult:
@@ -89,6 +95,7 @@ def test_everything_is_told(study: Path) -> None:
         "Chosen: 1 instance, batch ≤ 8, no delay: 1.25× [1.20–1.30] against the current config in 6 pairs.",
         "102 [100–104]",
         "≈0.50×",
+        " 2.4 ",
         "screened out",
         "Not explored within the time budget: default instances, batch ≤ 8, delay 2ms.",
         "during 3 of 20 runs",

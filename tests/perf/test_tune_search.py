@@ -25,11 +25,12 @@ class Bench:
     """
 
     run_s = 1.0
+    fresh = 2
 
     def __init__(self, speeds: dict[str, float], noise: float = 0.01, failing: dict[str, int] | None = None) -> None:
         self.speeds, self.failing = speeds, failing or {}
         self.noise = itertools.cycle((1 + noise, 1 - noise, 1 - noise, 1 + noise))
-        self.spent_s = 0.0
+        self.spent_s, self.measured = 0.0, 0
         self.asked: list[tuple[str, str, int]] = []
 
     def prepare(self) -> None:
@@ -40,6 +41,7 @@ class Bench:
         if self.failing.get(candidate.id, 99) < len([a for a in self.asked if a[0] == candidate.id]):
             raise CandidateFailed("Triton refuses it: no")
         self.spent_s += 2
+        self.measured += self.fresh
         return self.point(100.0 * next(self.noise)), self.point(self.speeds[candidate.id])
 
     @staticmethod
@@ -98,6 +100,22 @@ def test_what_the_budget_leaves_out_is_named() -> None:
     assert trials["a"].screen_ratio is not None
     assert (trials["b"].state, trials["b"].figures) == ("not explored", None)
     assert bench.spent_s == 3 + 2 * 2  # the first setting is screened in any case
+
+
+def test_progress_tells_what_is_measured_and_reaches_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    bench = Bench({"a": 101.0, "slow": 50.0}, noise=0.2)
+    Search(bench, Objective(), 1_000, Console()).run(DEFAULT, [Candidate(n, Knobs()) for n in bench.speeds])  # type: ignore[arg-type]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("tuning [ 2/16] ETA")
+    assert lines[2].startswith("tuning [ 5/10] ETA")  # the slow one is not compared
+    assert lines[-1].startswith("tuning [22/22] in")  # two further looks
+
+
+def test_what_is_recalled_is_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    bench = Bench({"a": 120.0})
+    bench.fresh = 0
+    Search(bench, Objective(), 1_000, Console()).run(DEFAULT, [Candidate("a", Knobs())])  # type: ignore[arg-type]
+    assert capsys.readouterr().err == ""
 
 
 def test_a_failing_candidate_does_not_stop_the_others() -> None:

@@ -217,7 +217,7 @@ def test_server_program_that_does_not_come_up(
 
 def test_server_program_that_is_not_there(repository: Path, runtime: Any) -> None:
     server = EmbeddedServer(repository, dataclasses.replace(runtime, tritonserver=Path("/nowhere/tritonserver")))
-    with pytest.raises(ExternalError, match="cannot run /nowhere/tritonserver: No such file"), server:
+    with pytest.raises(ExternalError, match="cannot start /nowhere/tritonserver: No such file"), server:
         pass
 
 

@@ -107,16 +107,15 @@ def test_server_dies_while_serving(repository: Path, left: Any) -> None:
 
 
 @pytest.mark.live
-def test_config_of_this_hardware(repository: Path, left: Any) -> None:
+def test_config_of_this_hardware(run_cli: Callable[..., Any], repository: Path) -> None:
     from tooling.repository import config_path, hardware_name
 
     tuned = config_path(repository / "double", hardware_name())
     tuned.parent.mkdir()
     tuned.write_text((repository / "double" / "config.pbtxt").read_text().replace("dims: [ 2 ]", "dims: [ 2, 2 ]"))
-    with serving(str(repository), *ANY_PORT, "--config-name", "auto") as process:
-        _, err = process.communicate(timeout=30)
-    assert process.returncode == 1, "the config of this hardware is taken: it is wrong on purpose"
-    assert "tensor 'x'" in err
+    result = run_cli("serve", repository, *ANY_PORT, "--config-name", "auto")
+    assert result.code == 1, "the config of this hardware is taken: it is wrong on purpose"
+    assert "tensor 'x'" in result.err
 
 
 def test_taken_port(run_cli: Callable[..., Any], repository: Path) -> None:

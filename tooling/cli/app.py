@@ -83,18 +83,23 @@ def _usage_error(error: Any) -> UsageError:
 
 
 def _run(command: Any, args: list[str], console: Console) -> tuple[int, TrituneError | None]:
+    """Parse and run one command line. Typer's own `main` is left out: it turns interrupts and closed pipes into 1."""
     try:
-        outcome = command.main(args=args, prog_name="tritune", standalone_mode=False, obj=console)
+        with command.make_context("tritune", args, obj=console) as context:
+            command.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code, None
     except TrituneError as error:
         console.error(error)
         return error.exit_code, error
     except TyperException as error:
-        if not hasattr(error, "format_message"):  # no-argument help, already shown
-            return getattr(error, "exit_code", 2), None
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+            console.info(str(error))
+            return UsageError.exit_code, None
         usage = _usage_error(error)
         console.error(usage)
         return usage.exit_code, usage
-    return (outcome if isinstance(outcome, int) else 0), None
+    return 0, None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -109,9 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.result({"version": version("tritune")}, f"tritune {version('tritune')}")
         console.close(0)
         return 0
-    commands.register()
     error: TrituneError | None = None
     try:
+        commands.register(app)
         code, error = _run(typer.main.get_command(app), args, console)
         console.close(code, error)
         sys.stdout.flush()
@@ -124,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.close(code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        code = 0
     except Exception:
         code = 70
         traceback.print_exc()

@@ -73,17 +73,24 @@ def _platform() -> list[Capability]:
 
 def _runtime() -> list[Capability]:
     """tritonserver and the numpy beside it: numpy 2 there corrupts tensors silently (Triton 24.10's Python stub)."""
+    from tooling.releases import current_release
     from tooling.runtime import find_runtime
+    from tooling.runtime.location import installed_versions, site_packages
 
     try:
         runtime = find_runtime()
     except TrituneError as error:
         problem = error.problems[0]
         return [Capability("tritonserver", "missing", str(problem), problem.hint, needed=True)]
-    numpy = next(runtime.python.parents[1].glob("lib/python3.*/site-packages/numpy-*.dist-info"), None)
+    release = current_release()
     return [
-        Capability("tritonserver", "ok", f"2.51.0 (release 24.10) at {runtime.tritonserver}", needed=True),
-        Capability("server numpy", "ok", numpy.name.split("-")[1] if numpy else "unknown", needed=True),
+        Capability(
+            "tritonserver",
+            "ok",
+            f"{release.tritonserver} (release {release.tag}) at {runtime.tritonserver}",
+            needed=True,
+        ),
+        Capability("server numpy", "ok", installed_versions(site_packages(runtime.root))["numpy"], needed=True),
     ]
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from tooling.cli.app import app
-
-_registered = False
+import typer
 
 
-def register() -> None:
-    """Attach every command to the root once."""
-    global _registered
-    if _registered:
-        return
-    _registered = True
+def register(app: typer.Typer) -> None:
+    """Attach every command to the root, once."""
     from tooling.cli import doctor, export, gen_config, quickstart, runtime, serve, tune
 
+    if app.registered_commands:
+        return
     for module in (quickstart, export, gen_config, serve, tune, doctor):
         module.attach(app)
     app.add_typer(runtime.app, name="runtime")

@@ -51,17 +51,11 @@ def attach(app: typer.Typer) -> None:
         instances: int | None = typer.Option(None, help="Copies of the model (on each GPU). Default: left to Triton."),
         kind: Kind = typer.Option(Kind.AUTO, help="Where instances run; `auto` keeps the config portable."),
         threads: int | None = typer.Option(None, help="ONNX Runtime threads of each instance; 0: every core."),
-        hardware: str | None = typer.Option(
-            None, help="Write configs/HARDWARE.pbtxt, for one kind of machine; `auto` names this machine."
-        ),
+        hardware: str | None = typer.Option(None, help="Write configs/HARDWARE.pbtxt; `auto` names this machine."),
         output: Path | None = typer.Option(None, help="Write this file instead."),
         stdout: bool = typer.Option(False, "--stdout", help="Show the config; write nothing."),
-        diff: bool = typer.Option(
-            False, "--diff", help="Show what would change; write nothing. Exit 1 if something would."
-        ),
-        check: bool = typer.Option(
-            False, "--check", help="Exit 1 if the file is not what would be written; write nothing."
-        ),
+        diff: bool = typer.Option(False, "--diff", help="Show what would change (exit 1 if anything); write nothing."),
+        check: bool = typer.Option(False, "--check", help="Exit 1 if the file is not as generated; write nothing."),
         force: bool = typer.Option(False, "--force", help="Overwrite a file that holds edits or measured settings."),
     ) -> None:
         """Write the config.pbtxt of a model from the model file itself."""

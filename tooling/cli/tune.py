@@ -14,6 +14,7 @@ from tooling.errors import UsageError
 from tooling.units import parse_duration_us
 
 if TYPE_CHECKING:
+    from perf.grid import Grid
     from perf.result import TuneResult
     from perf.tune import TuneRequest
     from perf.workload import Workload
@@ -24,57 +25,53 @@ _Metric = Literal["throughput", "avg", "p50", "p90", "p95", "p99"]
 
 
 def attach(app: typer.Typer) -> None:
-    @app.command()
-    def tune(
-        context: typer.Context,
-        model: Path = typer.Argument(metavar="MODEL_DIR", help="A model directory REPO/NAME with its config.pbtxt."),
-        concurrency: int | None = typer.Option(None, min=1, help=f"Clients that each wait for an answer [{_CLIENTS}]."),
-        request_rate: float | None = typer.Option(None, min=0.001, help="Requests a second, sent on schedule."),
-        lengths: str = typer.Option("", metavar="N,…", help="Token lengths of the requests. Default: real sentences."),
-        objective: _Metric | None = typer.Option(None, help="[throughput with clients, p95 under a rate]"),
-        max_p99: str = typer.Option("", metavar="TIME", help="A setting must keep this p99, like 50ms."),
-        instances: str = typer.Option("", metavar="N,…", help="Instance counts to try. Default: from the cores."),
-        threads: str = typer.Option("", metavar="N,…", help="Threads per instance to try. Default: from the cores."),
-        delay: str = typer.Option("", metavar="TIME,…", help="Queue delays to try, like 0,2ms."),
-        max_batch_size: str = typer.Option("", metavar="N,…", help="Largest batches to try. Default: as configured."),
-        budget: str = typer.Option("3m", metavar="TIME", help="Start nothing new that would take longer in all."),
-        study: Path | None = typer.Option(None, help="Directory of the study; resumed if it is there."),
-        tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),
-        vocab_size: int | None = typer.Option(None, min=8, help="Size of the vocabulary, where there is no tokenizer."),
-        seed: int = typer.Option(0, help="Fixes the contents of the requests."),
-        apply: bool = typer.Option(False, "--apply", help="Write the chosen setting to configs/HARDWARE.pbtxt."),
-        report: Path | None = typer.Option(None, metavar="FILE", help="Write an HTML report."),
-    ) -> None:
-        """Find a setting that is surely better than the current config, or say that there is none.
+    app.command()(tune)
 
-        Exit 1 when no setting keeps --max-p99. The same command again resumes its study and measures nothing twice.
-        """
-        from perf.grid import Grid
-        from perf.trial import Objective
-        from perf.tune import TuneRequest
 
-        console = console_of(context)
-        workload = _workload(concurrency, request_rate, _counts("--lengths", lengths), seed)
-        metric = objective or ("p95" if request_rate else "throughput")
-        request = TuneRequest(
-            model,
-            workload,
-            Objective(metric, duration_us("--max-p99", max_p99) if max_p99 else None),
-            Grid(
-                _counts("--instances", instances),
-                _counts("--threads", threads),
-                _listed(delay, lambda word: duration_us("--delay", word)),
-                _counts("--max-batch-size", max_batch_size, least=0),
-            ),
-            budget_s=duration_us("--budget", budget) / 1e6,
-            study_dir=study,
-            tokenizer_dir=tokenizer,
-            vocab_size=vocab_size,
-        )
-        result, files = run(request, console, apply=apply, report=report)
-        console.result({**result.to_dict(), **files}, f"{result.text()}\n\n{paths(files)}")
-        if not result.met:
-            raise typer.Exit(1)
+def tune(
+    context: typer.Context,
+    model: Path = typer.Argument(metavar="MODEL_DIR", help="A model directory REPO/NAME with its config.pbtxt."),
+    concurrency: int | None = typer.Option(None, min=1, help=f"Clients that each wait for an answer [{_CLIENTS}]."),
+    request_rate: float | None = typer.Option(None, min=0.001, help="Requests a second, sent on schedule."),
+    lengths: str = typer.Option("", metavar="N,…", help="Token lengths of the requests. Default: real sentences."),
+    objective: _Metric | None = typer.Option(None, help="[throughput with clients, p95 under a rate]"),
+    max_p99: str = typer.Option("", metavar="TIME", help="A setting must keep this p99, like 50ms."),
+    instances: str = typer.Option("", metavar="N,…", help="Instance counts to try. Default: from the cores."),
+    threads: str = typer.Option("", metavar="N,…", help="Threads per instance to try. Default: from the cores."),
+    delay: str = typer.Option("", metavar="TIME,…", help="Queue delays to try, like 0,2ms."),
+    max_batch_size: str = typer.Option("", metavar="N,…", help="Largest batches to try. Default: as configured."),
+    budget: str = typer.Option("3m", metavar="TIME", help="Start nothing new that would take longer in all."),
+    study: Path | None = typer.Option(None, help="Directory of the study; resumed if it is there."),
+    tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),
+    vocab_size: int | None = typer.Option(None, min=8, help="Size of the vocabulary, where there is no tokenizer."),
+    seed: int = typer.Option(0, help="Fixes the contents of the requests."),
+    apply: bool = typer.Option(False, "--apply", help="Write the chosen setting to configs/HARDWARE.pbtxt."),
+    report: Path | None = typer.Option(None, metavar="FILE", help="Write an HTML report."),
+) -> None:
+    """Find a setting that is surely better than the current config, or say that there is none.
+
+    Exit 1 when no setting keeps --max-p99. The same command again resumes its study and measures nothing twice.
+    """
+    from perf.trial import Objective
+    from perf.tune import TuneRequest
+
+    console = console_of(context)
+    workload = _workload(concurrency, request_rate, _counts("--lengths", lengths), seed)
+    metric = objective or ("p95" if request_rate else "throughput")
+    request = TuneRequest(
+        model,
+        workload,
+        Objective(metric, duration_us("--max-p99", max_p99) if max_p99 else None),
+        _grid(instances, threads, delay, max_batch_size),
+        budget_s=duration_us("--budget", budget) / 1e6,
+        study_dir=study,
+        tokenizer_dir=tokenizer,
+        vocab_size=vocab_size,
+    )
+    result, files = run(request, console, apply=apply, report=report)
+    console.result({**result.to_dict(), **files}, f"{result.text()}\n\n{paths(files)}")
+    if not result.met:
+        raise typer.Exit(1)
 
 
 def run(
@@ -111,6 +108,17 @@ def _workload(concurrency: int | None, rate: float | None, lengths: tuple[int, .
         raise UsageError("--concurrency and --request-rate exclude each other", hint="give one of them")
     clients = concurrency or (None if rate else _CLIENTS)
     return Workload(concurrency=clients, request_rate=rate, lengths=lengths, seed=seed)
+
+
+def _grid(instances: str, threads: str, delay: str, max_batch_size: str) -> Grid:
+    from perf.grid import Grid
+
+    return Grid(
+        _counts("--instances", instances),
+        _counts("--threads", threads),
+        _listed(delay, lambda word: duration_us("--delay", word)),
+        _counts("--max-batch-size", max_batch_size, least=0),
+    )
 
 
 def _listed(text: str, parse: Callable[[str], _T]) -> tuple[_T, ...]:

