@@ -18,7 +18,7 @@ from tooling.pbtxt.editor import edit
 from tooling.pbtxt.message import load
 from tooling.pbtxt.parser import parse
 from tooling.pbtxt.printer import render, values_of
-from tooling.pbtxt.schema import Field, fields_of
+from tooling.pbtxt.schema import Field, fields_of, new_message
 from tooling.pbtxt.tree import Body, Entry
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -68,7 +68,7 @@ def assign(draw: st.DrawFn, message: Any, field: Field) -> None:
 @cache
 def values(field: Field) -> st.SearchStrategy[Any]:
     if field.message is not None:
-        return messages(field.message._concrete_class)
+        return messages(type(new_message(field.message)))
     if field.kind == "enum":
         return st.one_of(st.sampled_from(list(field.enum_names)), st.integers(-(2**31), 2**31 - 1))
     return SCALARS[field.kind]

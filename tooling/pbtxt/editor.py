@@ -23,10 +23,10 @@ from tooling.pbtxt.printer import (
     value_lines,
     values_of,
 )
-from tooling.pbtxt.schema import Field, Message
+from tooling.pbtxt.schema import Field, Message, new_message
 from tooling.pbtxt.tree import Body, Entry, Value
 
-_CLOSE_ENOUGH = (b" ", b"\t", b"\r", b"\n", b"}", b">")
+_NEEDS_NO_GAP = (b" ", b"\t", b"\r", b"\n", b"}", b">")
 
 
 def edit(source: bytes, new: Message, where: object, style: Style = PLAIN) -> bytes:
@@ -193,7 +193,7 @@ class _Editor:
             patches.insert_lines(entry.stop, [line for block in blocks for line in block], patches.indent(entry.start))
             return
         separator = source[entry.stop - 1 : entry.stop].decode() if entry.stop > entry.end else ""
-        gap = "" if source[entry.stop : entry.stop + 1] in (b"", *_CLOSE_ENOUGH) else " "
+        gap = "" if source[entry.stop : entry.stop + 1] in (b"", *_NEEDS_NO_GAP) else " "
         patches.insert(entry.stop, "".join(f" {self.inline(block)}{separator}" for block in blocks) + gap)
 
     def entries_before(self, entry: Entry, lines: list[str]) -> None:
@@ -211,7 +211,7 @@ def _value_of(node: Value) -> Any:
     """What a node of the text stands for: a scalar, or a message of its own."""
     if not isinstance(node.value, Body):
         return node.value
-    message = node.value.descriptor._concrete_class()
+    message = new_message(node.value.descriptor)
     fill(message, node.value)
     return message
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tooling.errors import Problem, UsageError
 from tooling.pbtxt.parser import Document, parse
-from tooling.pbtxt.schema import Message
+from tooling.pbtxt.schema import Message, fields_of, new_message
 from tooling.pbtxt.tree import Body
 
 
@@ -52,9 +52,9 @@ def fill(message: Message, body: Body) -> None:
 
 
 def _fill_map(target: Any, body: object) -> None:
-    entry = _body(body).descriptor._concrete_class()
+    entry = new_message(_body(body).descriptor)
     fill(entry, _body(body))
-    if entry.DESCRIPTOR.fields_by_name["value"].message_type is not None:
+    if fields_of(entry.DESCRIPTOR)["value"].message is not None:
         target[entry.key].CopyFrom(entry.value)
     else:
         target[entry.key] = entry.value

@@ -13,7 +13,7 @@ from tooling.pbtxt.message import fill
 from tooling.pbtxt.parser import parse
 from tooling.pbtxt.printer import escape
 from tooling.pbtxt.scalars import unescape
-from tooling.pbtxt.schema import INTEGER_RANGES, Descriptor, Field, Message, fields_of
+from tooling.pbtxt.schema import INTEGER_RANGES, Descriptor, Field, Message, fields_of, new_message
 
 _STEP = re.compile(
     r"""(?P<name>[A-Za-z_]\w*)|\[(?:(?P<index>[0-9]{1,20})|(?P<key>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'))\]"""
@@ -120,7 +120,7 @@ def _assign_one(message: Message, field: Field, step: _Step, assignment: _Assign
         raise UsageError(f"`{step.text}` is one value", got="+=", expected=f"= here, or += on `{field.name}`")
     if field.is_map:
         value_field = _map_fields(field)["value"]
-        entry = _read(field.message._concrete_class(), value_field, assignment.value)  # type: ignore[union-attr]
+        entry = _read(new_message(field.message), value_field, assignment.value)
         value = entry.value
     else:
         values = getattr(_read(message, field, assignment.value), field.name)

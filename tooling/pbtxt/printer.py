@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tooling.pbtxt.scalars import is_set, to_float32
-from tooling.pbtxt.schema import Descriptor, Field, Message, fields_of
+from tooling.pbtxt.schema import Descriptor, Field, Message, fields_of, new_message
 
 INDENT = "  "
 # Control characters, and what an editor may not show or may change.
@@ -83,7 +83,7 @@ def values_of(message: Message, field: Field) -> list[Any]:
         return []
     value = getattr(message, field.name)
     if field.is_map:
-        make = field.message._concrete_class  # type: ignore[union-attr]
+        make = type(new_message(field.message))
         return [make(key=key, value=value[key]) for key in sorted(value)]
     return list(value) if field.repeated else [value]
 

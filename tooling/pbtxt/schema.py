@@ -58,9 +58,11 @@ def fields_of(descriptor: Descriptor) -> Mapping[str, Field]:
     return MappingProxyType({field.name: _field(field, descriptor) for field in descriptor.fields})
 
 
-def short_name(descriptor: Descriptor) -> str:
-    """A message type's name without its package: `ModelInstanceGroup`."""
-    return str(descriptor.name)
+def new_message(descriptor: Descriptor) -> Message:
+    """An empty message of a type; for a map field's type an entry with `key` and `value`."""
+    from google.protobuf.message_factory import GetMessageClass
+
+    return GetMessageClass(descriptor)()
 
 
 def _field(field: Any, owner: Descriptor) -> Field:
