@@ -9,12 +9,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from tooling.config.proto import ModelConfig, pb
-from tooling.errors import UsageError, suggest
+from tooling.pbtxt.message import load
+from tooling.pbtxt.printer import Style, field_lines
+from tooling.pbtxt.schema import fields_of
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
 _STAMP: Final = re.compile(r"# (Generated|Measured) by tritune, stamp ([0-9a-f]{12})\b.*\n")
+STYLE: Final = Style(explicit=("ModelConfig.max_batch_size",))
 _MODEL: Final = ("name", "platform", "backend", "max_batch_size", "input", "output")
 _ORDERED: Final = (*_MODEL, "dynamic_batching", "instance_group", "parameters")
 
@@ -53,41 +56,16 @@ def origin(text: str) -> str | None:
 
 
 def parse(text: str, where: str) -> ModelConfig:
-    """The message that a pbtxt stands for. Raises UsageError at the first thing Triton would not read."""
-    from google.protobuf import text_format
+    """The message that a pbtxt stands for, by the rules of Triton's own parser.
 
-    try:
-        return text_format.Parse(text, pb().ModelConfig())
-    except text_format.ParseError as error:
-        reason = re.sub(r"^\d+:\d+ : ", "", str(error)).rstrip(".")
-        unknown = re.search(r'type "([\w.]+)" has no field named "(\w+)"', reason)
-        known = _field_names(unknown[1]) if unknown else []
-        line = error.GetLine()
-        raise UsageError(
-            "not a model configuration that Triton can read",
-            where=where if line is None else f"{where}:{line}:{error.GetColumn()}",
-            got=reason,
-            hint=suggest(unknown[2], known) if unknown else None,
-        ) from error
-
-
-def _field_names(message: str) -> list[str]:
-    """Field names of a message type by its full name, such as `inference.ModelInput`."""
-    return [field.name for field in pb().DESCRIPTOR.pool.FindMessageTypeByName(message).fields]
+    Raises UsageError with everything that Triton would not read, each placed `WHERE:LINE:COLUMN`.
+    """
+    return load(text.encode("utf-8", "surrogateescape"), pb().ModelConfig(), where)
 
 
 def _field(config: ModelConfig, name: str) -> str:
     """One field of the message as text, "" when unset; `max_batch_size` always, because 0 is a choice here."""
-    from google.protobuf import text_format
-
-    if name == "max_batch_size":
-        return f"max_batch_size: {config.max_batch_size}\n"
-    part = pb().ModelConfig()
-    part.CopyFrom(config)
-    for field, _ in config.ListFields():
-        if field.name != name:
-            part.ClearField(field.name)
-    return str(text_format.MessageToString(part, as_utf8=True, use_short_repeated_primitives=True))
+    return "".join(f"{line}\n" for line in field_lines(config, fields_of(config.DESCRIPTOR)[name], STYLE))
 
 
 def _digest(body: str) -> str:
