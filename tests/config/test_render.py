@@ -122,6 +122,12 @@ def test_comments_follow_the_config():
     assert "No " not in tuned and "\n# p99 24.1ms\n# on cpu-2\n" in tuned
 
 
+def test_evidence_can_hold_any_text():
+    """A control character in a comment would make Triton refuse the file; a path need not be UTF-8."""
+    text = render(pb().ModelConfig(name="m"), evidence=["a\x00b\x1b[31m\udcff é"])
+    assert "\n# a\\x00b\\x1b[31m\\udcff é\n" in text
+
+
 @pytest.mark.parametrize("edit", [lambda t: t + "# note\n", lambda t: t.replace(": 8", ": 9"), lambda t: "\n" + t])
 def test_an_edit_is_seen(edit):
     text = render(pb().ModelConfig(name="m", max_batch_size=8))

@@ -30,7 +30,7 @@ def render(config: ModelConfig, *, evidence: Sequence[str] = ()) -> str:
     known = {name: _field(config, name) for name in _ORDERED}
     others = [field.name for field, _ in config.ListFields() if field.name not in _ORDERED]
     body = _template().render(
-        evidence=[line for entry in evidence for line in entry.splitlines()],
+        evidence=[_printable(line) for entry in evidence for line in entry.splitlines()],
         config=config,
         text=known,
         free_axes=any(-1 in tensor.dims for tensor in config.input if not tensor.allow_ragged_batch),
@@ -41,6 +41,11 @@ def render(config: ModelConfig, *, evidence: Sequence[str] = ()) -> str:
     if _bytes(parse(text, "rendered text")) != _bytes(config):
         raise AssertionError(f"the rendered text is not the config it was made from:\n{text}")
     return text
+
+
+def _printable(line: str) -> str:
+    """A line for a comment: control characters, which Triton's parser refuses there too, and the like are escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def _bytes(config: ModelConfig) -> bytes:
