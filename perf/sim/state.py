@@ -61,10 +61,11 @@ class Layout:
     def ran(self, stage: int) -> Integers:
         """Per request, the number of its execution among those of the stage; NONE if it had none."""
         addresses = self.requests[:, at.RAN + stage]
-        numbers = self._number(addresses)
+        numbers = np.where(addresses > 0, self._number(addresses), NONE)
         if len(self.stages) > 1:
-            numbers = (np.cumsum(self.executions[:, at.AT_STAGE] == self.stages[stage]) - 1)[numbers]
-        return np.where(addresses > 0, numbers, NONE)
+            of_stage = np.cumsum(self.executions[:, at.AT_STAGE] == self.stages[stage]) - 1
+            numbers = np.where(numbers >= 0, of_stage[numbers], NONE)
+        return numbers
 
     def _number(self, address: Any) -> Any:
         return (address - (len(self.memory) - self.executions.size)) // at.EXECUTED_SIZE
