@@ -26,7 +26,12 @@ def compiled_run() -> Callable[[Memory], None] | None:
         for function in vars(module).values():
             if isinstance(function, FunctionType) and function.__module__ == module.__name__:
                 register_jitable(function)
-    compiled: Callable[[Memory], None] = njit(cache=True, error_model="numpy", nogil=True)(_entry(_digest()))
+    entry, options = _entry(_digest()), {"error_model": "numpy", "nogil": True}
+    compiled: Callable[[Memory], None]
+    try:
+        compiled = njit(cache=True, **options)(entry)
+    except RuntimeError:  # neither the package's nor the user's cache directory can be written
+        compiled = njit(**options)(entry)
     return compiled
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tooling.errors import UsageError
+
+if TYPE_CHECKING:
+    from perf.workload import Workload
 
 Integers = npt.NDArray[np.int64]
 
@@ -70,6 +73,16 @@ class Arrivals:
     def closed(cls, concurrency: int, count: int, **columns: Any) -> Arrivals:
         """Closed loop: `concurrency` clients send `count` requests between them."""
         return cls(count=count, concurrency=concurrency, **columns)
+
+    @classmethod
+    def of(cls, workload: Workload, count: int) -> Arrivals:
+        """`count` requests as a workload sends them."""
+        lengths = workload.lengths or (1,)
+        if workload.request_rate is None:
+            return cls.closed(workload.concurrency or 1, count, lengths=lengths)
+        if workload.distribution == "poisson":
+            return cls.poisson(workload.request_rate, count, seed=workload.seed, lengths=lengths)
+        return cls.constant(workload.request_rate, count, lengths=lengths)
 
     def with_lengths(self, lengths: Sequence[int] | Integers) -> Arrivals:
         """The same requests with other lengths, for padding."""
