@@ -42,6 +42,16 @@ def test_payloads_are_staged_two_an_instance_ahead() -> None:
     assert trace.executions().requests.tolist() == [1, 2, 2, 2, 1]
 
 
+def test_a_staged_payload_of_odd_size_grows_at_once() -> None:
+    """The second request is late and staged at 150 ms; the third joins it without waiting for its own delay."""
+    config = BatcherConfig(8, max_queue_delay_us=50_000, shape_checked=True)
+    trace = play(config, ServiceModel.linear(300), [0, 0.1, 0.32])
+    assert trace.executions().requests.tolist() == [1, 2]
+    assert starts_s(trace) == pytest.approx([0.05, 0.35])
+    fixed = play(BatcherConfig(8, max_queue_delay_us=50_000), ServiceModel.linear(300), [0, 0.1, 0.32])
+    assert fixed.executions().requests.tolist() == [1, 1, 1]  # with fixed dimensions it does not wake the batcher
+
+
 def test_preserve_ordering_holds_fast_answers() -> None:
     service = ServiceModel.measured({(1, 1): 100, (1, 2): 600})
     config = BatcherConfig(1, instance_count=2, preserve_ordering=True)
@@ -73,6 +83,8 @@ def test_delayed_requests_go_behind_the_fresh_ones() -> None:
     ideal = play(config, ServiceModel.linear(300), times)
     assert starts_s(ideal) == pytest.approx([0, 0.3, 0.6, 0.9])
     assert ideal.ran().tolist() == [0, 2, 3, 1]  # the last is not yet late at 0.3 s
+    overtaken = play(config, ServiceModel.linear(300), [*times, 0.55])
+    assert overtaken.ran().tolist() == [0, 3, 4, 1, 2]
 
 
 def test_a_timeout_can_only_be_shortened_and_only_where_there_is_one() -> None:
