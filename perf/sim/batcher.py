@@ -65,11 +65,8 @@ def open_payload(m: Memory, s: int) -> None:
     m[s + at.CLOSED] = 0
     m[s + at.NEXT_PREFERRED] = 0
     p = payload_at(m, s, m[s + at.LAST])
-    m[p + at.HEAD] = NONE
-    m[p + at.TAIL] = NONE
     m[p + at.ROWS] = 0
     m[p + at.COUNT] = 0
-    m[p + at.REFERENCE] = NONE
     m[p + at.LONGEST] = 0
     m[p + at.OLDEST] = NEVER
     m[p + at.UNEQUAL] = 0
