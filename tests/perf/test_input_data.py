@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from perf.input_data import write_input_data
 from perf.lengths import sentence_lengths, sentences
-from perf.vocabulary import read_vocabulary
 from perf.workload import Workload
 from tooling.errors import UsageError
 from tooling.signature.spec import ModelSignature, TensorSpec
+from tooling.signature.vocabulary import read_vocabulary
 
 CLS, SEP, SPECIAL = 101, 102, {0, 100, 101, 102, 103}
 BERT = tuple(TensorSpec(name, "TYPE_INT64", (-1, -1)) for name in ("input_ids", "attention_mask", "token_type_ids"))
