@@ -29,8 +29,8 @@ def built(draw):
     signature = ModelSignature(
         Path("model.onnx"),
         "onnxruntime",
-        tuple(draw(st.lists(tensors, min_size=1, max_size=3))),
-        tuple(draw(st.lists(tensors, min_size=1, max_size=2))),
+        tuple(draw(st.lists(tensors, min_size=1, max_size=3, unique_by=lambda t: t.name))),
+        tuple(draw(st.lists(tensors, min_size=1, max_size=2, unique_by=lambda t: t.name))),
     )
     top = draw(st.integers(0, 64))
     dynamic = top > 0 and draw(st.booleans())

@@ -5,21 +5,21 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tooling.config.proto import ModelConfig, pb
+from tooling.config.templates import environment
 from tooling.pbtxt.message import load
 from tooling.pbtxt.printer import Style, field_lines
 from tooling.pbtxt.schema import fields_of
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-
 _STAMP: Final = re.compile(r"# (Generated|Measured) by tritune, stamp ([0-9a-f]{12})\b.*\n")
 STYLE: Final = Style(explicit=("ModelConfig.max_batch_size",))
-_MODEL: Final = ("name", "platform", "backend", "max_batch_size", "input", "output")
-_ORDERED: Final = (*_MODEL, "dynamic_batching", "instance_group", "parameters")
+_MODEL: Final = ("name", "platform", "backend", "default_model_filename", "max_batch_size", "input", "output")
+_TENSORS: Final = ("batch_input", "batch_output")
+_SCHEDULERS: Final = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
+_RUNNING: Final = ("instance_group", "optimization", "parameters", "model_transaction_policy", "response_cache")
+_ORDERED: Final = (*_MODEL, *_TENSORS, *_SCHEDULERS, *_RUNNING, "model_warmup")
 
 
 def render(config: ModelConfig, *, evidence: Sequence[str] = ()) -> str:
@@ -29,13 +29,15 @@ def render(config: ModelConfig, *, evidence: Sequence[str] = ()) -> str:
     """
     known = {name: _field(config, name) for name in _ORDERED}
     others = [field.name for field, _ in config.ListFields() if field.name not in _ORDERED]
-    body = _template().render(
+    template = environment().get_template("config.pbtxt.j2")
+    body = template.render(
         evidence=[_printable(line) for entry in evidence for line in entry.splitlines()],
         config=config,
         text=known,
         free_axes=any(-1 in tensor.dims for tensor in config.input if not tensor.allow_ragged_batch),
         rest="".join(_field(config, name) for name in others),
     )
+    body = f"{body.rstrip()}\n"
     word = "Measured" if evidence else "Generated"
     text = f"# {word} by tritune, stamp {_digest(body)} (gen-config overwrites no edited file without --force).\n{body}"
     if _bytes(parse(text, "rendered text")) != _bytes(config):
@@ -75,18 +77,3 @@ def _field(config: ModelConfig, name: str) -> str:
 
 def _digest(body: str) -> str:
     return hashlib.sha256(body.encode()).hexdigest()[:12]
-
-
-@cache
-def _template() -> Template:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("tooling"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # the text is no HTML
-    )
-    return environment.get_template("config.pbtxt.j2")
