@@ -158,7 +158,7 @@ def _evidence(result: TuneResult, model_dir: Path, hardware: str) -> Sequence[st
 
 
 def _plan(request: TuneRequest, runtime: Runtime, analyzer: PerfAnalyzer) -> _Plan:
-    source = locate_model(request.model_dir)
+    source = locate_model(request.model_dir, "onnxruntime")
     if source.model_dir is None:
         raise UsageError("not a model directory", where=request.model_dir, expected="REPO/NAME with 1/model.onnx in it")
     config, signature = read_config(source.model_dir), read_onnx(source.file)
