@@ -11,7 +11,7 @@ from perf.sim.prediction import Prediction, Trace
 from perf.sim.service import ServiceModel
 from perf.sim.state import Machine, Stage, lay_out
 from perf.sim.traffic import Arrivals
-from tooling.errors import MissingError
+from tooling.errors import MissingError, install_extra
 
 IDEAL = Machine()
 PLAIN_REQUESTS = 20_000  # below, plain Python is done before numba is loaded
@@ -52,7 +52,7 @@ def run(
     if enter is not None:
         enter(layout.memory)
     elif compiled:
-        raise MissingError("numba is not installed", where="simulator", hint="pip install 'tritune[tune]'")
+        raise MissingError("numba is not installed", where="simulator", hint=install_extra("tune"))
     else:
         kernel.run(layout.memory.data)
     return Trace(
