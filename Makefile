@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.10 python3; do $$p -c '
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := cpu,export,minilm,dev
+EXTRAS := cpu,export,minilm,tune,dev
 
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart test test-fast lint format bench clean

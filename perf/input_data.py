@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from perf.lengths import sentences
-from perf.vocabulary import Vocabulary, read_vocabulary, sized_vocabulary
 from perf.workload import Workload
 from tooling.errors import UsageError
 from tooling.repository import write_atomic
+from tooling.signature.roles import role
 from tooling.signature.spec import ModelSignature, TensorSpec
+from tooling.signature.vocabulary import Vocabulary, read_vocabulary, sized_vocabulary
 
 _FEWEST_STEPS = 31
 _HALVES = ("TYPE_FP16", "TYPE_BF16")
@@ -64,7 +65,7 @@ def write_input_data(
             hint="take the lengths of real text: `perf.lengths.sentence_lengths`",
         )
     vocabulary = None
-    if any(_role(spec) == "ids" for spec in signature.required_inputs):
+    if any(role(spec) == "ids" for spec in signature.required_inputs):
         vocabulary = sized_vocabulary(vocab_size) if vocab_size else read_vocabulary(tokenizer_dir, signature.path)
     rng = random.Random(workload.seed)
     clients = workload.concurrency or 1
@@ -96,17 +97,6 @@ def _shape(spec: TensorSpec, batching: bool) -> tuple[int, ...]:
     return (1, *spec.dims[1:]) if spec.can_batch and len(spec.dims) > 1 else spec.dims or (1,)
 
 
-def _role(spec: TensorSpec) -> str:
-    """What a tensor means, by the names that transformers gives its inputs, else by its type and axes."""
-    name = spec.name.lower()
-    for word, role in (("mask", "ones"), ("type", "zeros"), ("segment", "zeros"), ("position", "positions")):
-        if word in name:
-            return role
-    if "INT" not in spec.data_type:
-        return "values"
-    return "ids" if "ids" in name or "token" in name or -1 in spec.dims[1:] else "zeros"
-
-
 def _tensor(
     spec: TensorSpec, shape: tuple[int, ...], vocabulary: Vocabulary | None, rng: random.Random
 ) -> dict[str, Any]:
@@ -122,16 +112,16 @@ def _tensor(
 
 def _row(spec: TensorSpec, length: int, vocabulary: Vocabulary | None, rng: random.Random) -> Sequence[Any]:
     """Values along the last axis, before they take the tensor's type."""
-    role = _role(spec)
-    if role == "ids" and vocabulary is not None:
+    meaning = role(spec)
+    if meaning == "ids" and vocabulary is not None:
         return vocabulary.text(length, rng)
-    if role == "positions":
+    if meaning == "positions":
         return range(length)
-    if role == "values" and spec.data_type == "TYPE_STRING":
+    if meaning == "values" and spec.data_type == "TYPE_STRING":
         return rng.choices(sentences(), k=length)
-    if role == "values":
+    if meaning == "values":
         return [round(rng.uniform(-1, 1), 4) for _ in range(length)]
-    return [1 if role == "ones" else 0] * length
+    return [1 if meaning == "ones" else 0] * length
 
 
 def _half(value: float, data_type: str) -> bytes:

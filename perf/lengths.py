@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 
-from tooling.errors import MissingError, UsageError
+from tooling.errors import MissingError, UsageError, install_extra
 
 _SENTENCES = Path(__file__).with_name("data") / "sentences.txt"
 
@@ -24,7 +25,7 @@ def sentence_lengths(tokenizer_dir: Path) -> tuple[int, ...]:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise MissingError("the `tokenizers` library is not installed", hint="pip install 'tritune[export]'") from None
+        raise MissingError("the `tokenizers` library is not installed", hint=install_extra("export")) from None
     file = tokenizer_dir / "tokenizer.json"
     if not file.is_file():
         raise UsageError(
@@ -32,7 +33,7 @@ def sentence_lengths(tokenizer_dir: Path) -> tuple[int, ...]:
             where=tokenizer_dir,
             got="no tokenizer.json",
             expected="the tokenizer of the model",
-            hint="give the directory that holds it, or lengths of your own",
+            hint="give its directory with --tokenizer, or --lengths and --vocab-size of your own",
         )
     try:
         tokenizer = Tokenizer.from_file(str(file))
@@ -41,3 +42,31 @@ def sentence_lengths(tokenizer_dir: Path) -> tuple[int, ...]:
     tokenizer.no_padding()  # all-MiniLM-L6-v2's file pads every text to 128 tokens
     tokenizer.no_truncation()
     return tuple(len(encoding.ids) for encoding in tokenizer.encode_batch(list(sentences())))
+
+
+def fit_to_model(lengths: tuple[int, ...], model_dir: Path, *, asked: bool) -> tuple[int, ...]:
+    """Lengths that the model can take, by the limit its export states; longer real sentences are cut, as tokenizers do.
+
+    Raises UsageError when `asked` lengths are over the limit.
+    """
+    limit = _max_tokens(model_dir)
+    if limit is None or not lengths or max(lengths) <= limit:
+        return lengths
+    if asked:
+        raise UsageError(
+            "a request would be longer than the model can take",
+            where="--lengths",
+            got=str(max(lengths)),
+            expected=f"at most {limit} tokens ({model_dir / 'export.json'})",
+            hint="give shorter lengths: a text is cut to this limit before it reaches the model",
+        )
+    return tuple(min(length, limit) for length in lengths)
+
+
+def _max_tokens(model_dir: Path) -> int | None:
+    """`max_tokens` of the export manifest; None when the model has no manifest or states no limit."""
+    try:
+        limit = json.loads((model_dir / "export.json").read_text(encoding="utf-8"))["max_tokens"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return limit if isinstance(limit, int) else None

@@ -43,7 +43,9 @@ class TuneResult:
     def conclusion(self) -> str:
         """The answer in one sentence."""
         if self.chosen is None:
-            return "No setting keeps the p99 limit; nothing is chosen."
+            return "No setting tried keeps the p99 limit; nothing is chosen."
+        if self.chosen == self.default and not any(t.verdict for t in self.trials):
+            return "The current config stays: no setting was compared with it; give a larger --budget."
         if self.chosen == self.default:
             return "The current config stays: no setting tried is surely better."
         verdict = self.chosen.verdict
@@ -55,7 +57,9 @@ class TuneResult:
         """What limits the answer."""
         notes = [f"Failed: {t.candidate.label}: {t.reason}." for t in self.trials if t.state == "failed"]
         if self.not_explored:
-            names = "; ".join(t.candidate.label for t in self.not_explored)
+            names = "; ".join(
+                f"{t.candidate.label} ({t.gain})" if t.gain else t.candidate.label for t in self.not_explored
+            )
             notes.append(f"Not explored within the time budget: {names}.")
         if any(t.state == "screened out" for t in self.trials):
             notes.append("Screened out: clearly slower, or not among the best few, by a rough ratio (≈) of two pairs.")
@@ -80,7 +84,8 @@ class TuneResult:
         if self.chosen and self.chosen != self.default:
             rows.append(("chosen", *figures(self.chosen)))
         shown = table((self.model, "requests/s", "p50 ms", "p99 ms"), rows)
-        return "\n".join([shown, "", f"{self.workload}; median [lowest–highest] of the runs.", self.conclusion])
+        legend = f"{self.workload}; median [lowest–highest] of the runs."
+        return "\n".join([shown, "", legend, *self.notes, "", self.conclusion])
 
     def _name(self, trial: Trial) -> str:
         return f"{'→ ' if trial == self.chosen else '  '}{trial.candidate.label}"

@@ -86,15 +86,20 @@ class Search:
         return _Screened(candidate, ratio, points, within_limit(points, self._objective))
 
     def _finalists(self, screened: Sequence[_Screened]) -> list[_Screened]:
-        """The best few; under a p99 limit those that seem to keep it come first, and slow ones stay in."""
+        """The best few; under a p99 limit those that seem to keep it come first, and slow ones stay in.
+
+        What the study has begun to compare stays in, so that a larger budget takes nothing back.
+        """
         limited = self._objective.max_p99_us is not None
         ranked = sorted(screened, key=lambda s: (s.admissible is False, -s.ratio))
         able = [s for s in ranked if limited or s.ratio >= CUT]
+        begun = [s for s in ranked if self._bench.holds(s.candidate, 0)]
+        finalists = begun + [s for s in able if s not in begun][: max(0, FINALISTS - len(begun))]
         for out in ranked:
-            if out not in able[:FINALISTS]:
+            if out not in finalists:
                 reason = f"not among the best {FINALISTS}" if out in able else None
                 self._trials[out.candidate.id] = out.trial("screened out", reason)
-        return able[:FINALISTS]
+        return finalists
 
     def _compare(self, screened: _Screened) -> Trial:
         """Pairs of its own, up to the look that decides; the screening pairs, which chose it, do not count again."""
@@ -103,7 +108,8 @@ class Search:
         try:
             for look in LOOKS:
                 missing = look - len(gains)
-                if not self._affordable(0 if gains else _LOAD_S, pairs=missing):
+                recorded = all(self._bench.holds(candidate, number) for number in range(len(gains), look))
+                if not recorded and not self._affordable(0 if gains else _LOAD_S, pairs=missing):
                     self._progress.total -= 0 if gains else missing
                     break
                 self._progress.total += missing if gains else 0

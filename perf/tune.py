@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from perf.bench import Bench, Subject
 from perf.grid import Candidate, Grid, candidates, current
 from perf.input_data import write_input_data
-from perf.lengths import sentence_lengths
+from perf.lengths import fit_to_model, sentence_lengths
 from perf.measurement import Measurement
 from perf.result import FOREIGN_CORES, TuneResult, figures
 from perf.search import Search
@@ -131,7 +131,7 @@ def write_tuned_config(result: TuneResult, model_dir: Path, hardware: str) -> Pa
     path = config_path(model_dir, hardware)
     require_ours(path)
     config = apply(result.chosen.candidate.knobs, read_config(model_dir))
-    write_atomic(path, render(config, evidence=_evidence(result, model_dir, hardware)))
+    write_atomic(path, render(config, evidence=_evidence(result, path, hardware)))
     return path
 
 
@@ -146,7 +146,7 @@ def require_ours(path: Path) -> None:
         )
 
 
-def _evidence(result: TuneResult, model_dir: Path, hardware: str) -> Sequence[str]:
+def _evidence(result: TuneResult, path: Path, hardware: str) -> Sequence[str]:
     """What the values of a tuned config stand on."""
     assert result.chosen is not None
     lines = [f"Measured on {result.finished[:10]} on {hardware}; take it with --model-config-name={hardware}."]
@@ -154,11 +154,11 @@ def _evidence(result: TuneResult, model_dir: Path, hardware: str) -> Sequence[st
     for name, trial in (("config.pbtxt", result.default), ("this file", result.chosen)):
         rate, p50, p99 = figures(trial)
         lines.append(f"{name}: {rate} requests/s, p50 {p50} ms, p99 {p99} ms")
-    return [*lines, f"Study: {os.path.relpath(result.study, model_dir)}"]
+    return [*lines, f"Study: {os.path.relpath(result.study, path.absolute().parent)}"]
 
 
 def _plan(request: TuneRequest, runtime: Runtime, analyzer: PerfAnalyzer) -> _Plan:
-    source = locate_model(request.model_dir)
+    source = locate_model(request.model_dir, "onnxruntime")
     if source.model_dir is None:
         raise UsageError("not a model directory", where=request.model_dir, expected="REPO/NAME with 1/model.onnx in it")
     config, signature = read_config(source.model_dir), read_onnx(source.file)
@@ -212,9 +212,11 @@ def _with_lengths(request: TuneRequest, signature: ModelSignature, config: Model
     """The workload with lengths, where the model has a free axis and none are given."""
     first = 1 if config.max_batch_size > 0 else 0
     free = any(-1 in spec.dims[first:] for spec in signature.required_inputs)
-    if request.workload.lengths or not free:
+    asked = request.workload.lengths
+    if not free:
         return request.workload
-    return request.workload.model_copy(update={"lengths": sentence_lengths(_tokenizer(request, model_dir))})
+    lengths = fit_to_model(asked or sentence_lengths(_tokenizer(request, model_dir)), model_dir, asked=bool(asked))
+    return request.workload.model_copy(update={"lengths": lengths})
 
 
 def _tokenizer(request: TuneRequest, model_dir: Path) -> Path:
@@ -242,7 +244,8 @@ def _result(
     spent_s: float,
 ) -> TuneResult:
     lengths = plan.workload.lengths
-    spread = f", {min(lengths)}–{max(lengths)} tokens" if lengths else ""
+    shortest, longest = (min(lengths), max(lengths)) if lengths else (0, 0)
+    spread = f", {shortest if shortest == longest else f'{shortest}–{longest}'} tokens" if lengths else ""
     chosen = choose(default, trials)
     if chosen and chosen.against:  # runs of the same minutes, so that both rows of the table are comparable
         default = replace(default, figures=chosen.against)

@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from hypothesis import settings
+
+# No deadline: the machine may be busy. The same examples each time, so that a failure is of the change under test.
+settings.register_profile("tritune", deadline=None, derandomize=True)
+settings.load_profile("tritune")
 
 
 class CliResult(NamedTuple):

@@ -96,3 +96,8 @@ def suggest(name: str, known: Iterable[str]) -> str | None:
     """A hint naming the closest known spelling of `name`, or None when nothing is close."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean `{close[0]}`?" if close else None
+
+
+def install_extra(name: str) -> str:
+    """The hint that names the optional dependencies to install."""
+    return f"pip install 'tritune[{name}]' (in a checkout: pip install -e '.[{name}]')"

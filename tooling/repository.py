@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +15,11 @@ from pathlib import Path
 from tooling.config.names import name_problem
 from tooling.config.proto import ModelConfig
 from tooling.errors import UsageError
+from tooling.signature.formats import FORMATS, Format, format_named, format_of
 
 CONFIG_FILE = "config.pbtxt"
 MODEL_FILE = "model.onnx"
+_CODE_OR_SETTINGS = ("python", "vllm")  # their files are models only under their default names
 
 
 def check_model_name(name: str, what: str = "model name") -> None:
@@ -59,51 +61,91 @@ def read_text(path: Path, *, hint: str | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """An ONNX file, and the model directory it belongs to when it stands as `<model_dir>/<version>/model.onnx`."""
+    """A model file and its format; the model directory, where the file stands as `<model_dir>/<version>/FILE`."""
 
     file: Path
     model_dir: Path | None
+    format: Format
 
     @property
     def name(self) -> str:
         """The name Triton knows the model by; the file's own name where there is no model directory."""
         return self.model_dir.name if self.model_dir else self.file.stem
 
+    @property
+    def default_filename(self) -> str:
+        """What `default_model_filename` must say: nothing for the name that Triton looks for by itself."""
+        return "" if self.model_dir is None or self.file.name == self.format.file else self.file.name
 
-def locate_model(path: Path) -> ModelFile:
-    """The ONNX file meant by a model directory, a version directory or a file; of several versions the highest.
 
-    Raises UsageError when there is none.
+def locate_model(path: Path, backend: str | None = None) -> ModelFile:
+    """The model file meant by a model directory, a version directory or a file; of several versions the highest.
+
+    Where a version holds files of several formats, Triton's own order decides, or `backend`. Raises UsageError when
+    there is none.
     """
     path = path.absolute()
-    if path.is_dir() and path.name != MODEL_FILE:
-        path = path / MODEL_FILE if path.name.isdecimal() else _newest_version(path) / MODEL_FILE
+    if path.name == path.parent.name == MODEL_FILE:  # with external data, model.onnx may be a directory
+        path = path.parent
+    formats = FORMATS if backend is None else (format_named(backend),)
+    if path.is_dir() and format_of(path) is None:
+        path = path if path.name.isdecimal() else _newest_version(path, formats)
+        found = _model_in(path, formats)
+        if found is None:
+            raise UsageError(
+                "no model file in this directory", where=path, expected=" or ".join(known.file for known in formats)
+            )
+    else:
+        found = _model_at(path, formats)
+    file, form = found
+    model_dir = file.parent.parent if file.parent.name.isdecimal() else None
+    return ModelFile(file / form.file if file.is_dir() else file, model_dir, form)
+
+
+def _model_at(path: Path, formats: Sequence[Format]) -> tuple[Path, Format]:
     if not path.exists():
-        raise UsageError("does not exist", where=path, expected="an ONNX file or a model directory")
-    in_version = path.name == MODEL_FILE and path.parent.name.isdecimal()
-    file = path / MODEL_FILE if path.is_dir() else path  # with external data, model.onnx may be a directory
-    return ModelFile(file, path.parent.parent if in_version else None)
+        raise UsageError("does not exist", where=path, expected="a model file or a model directory")
+    form = format_of(path) if len(formats) > 1 else formats[0]
+    if form is None:
+        raise UsageError(
+            "not a model file by its name",
+            where=path,
+            expected=", ".join(suffix for known in formats for suffix in known.suffixes),
+            hint="say what it is with --backend",
+        )
+    return path, form
 
 
-def _newest_version(model_dir: Path) -> Path:
-    versions = _versions(model_dir)
+def _newest_version(model_dir: Path, formats: Sequence[Format]) -> Path:
+    versions = _versions(model_dir, formats)
     if versions:
         return versions[-1]
-    models = sorted(child.name for child in model_dir.iterdir() if child.is_dir() and _versions(child))
+    models = sorted(child.name for child in model_dir.iterdir() if child.is_dir() and _versions(child, formats))
     raise UsageError(
         "no model file in this directory",
         where=model_dir,
-        expected=f"<version>/{MODEL_FILE}, such as 1/{MODEL_FILE}",
+        expected=f"<version>/FILE, such as 1/{formats[0].file if len(formats) == 1 else 'model.onnx'}",
         hint=f"this is a repository: name one of its models: {', '.join(models)}"
         if models
         else "make one with `tritune export SOURCE --repository REPO --name NAME`",
     )
 
 
-def _versions(model_dir: Path) -> list[Path]:
-    """Version directories that hold an ONNX model, lowest first."""
-    found = (d for d in model_dir.iterdir() if d.name.isdecimal() and (d / MODEL_FILE).exists())
+def _versions(model_dir: Path, formats: Sequence[Format]) -> list[Path]:
+    """Version directories that hold a model file, lowest first."""
+    found = (d for d in model_dir.iterdir() if d.name.isdecimal() and d.is_dir() and _model_in(d, formats))
     return sorted(found, key=lambda d: int(d.name))
+
+
+def _model_in(version: Path, formats: Sequence[Format]) -> tuple[Path, Format] | None:
+    """The file Triton would take, else the only file whose name says that it is a model."""
+    for form in formats:
+        if (version / form.file).exists():
+            return version / form.file, form
+    artefacts = [form for form in formats if form.backend not in _CODE_OR_SETTINGS]
+    children = sorted(version.iterdir())
+    models = [(child, form) for child in children for form in artefacts if child.suffix.lower() in form.suffixes]
+    return models[0] if len(models) == 1 else None
 
 
 def guard_overwrite(path: Path, text: str) -> None:

@@ -68,6 +68,7 @@ def test_json_is_one_object_for_results_and_errors(command_that, run_cli) -> Non
         raise UsageError("wrong", where="f")
 
     command_that(refuse)
+    assert run_cli("probe", "--number", "x", "--json").json["command"] == "probe"
     failed = run_cli("probe", "--json")
     assert failed.code == 2
     assert failed.json["error"]["problems"][0]["what"] == "wrong"

@@ -76,8 +76,9 @@ def test_a_model_with_external_data_may_be_a_directory(tmp_path):
     inner = tmp_path / "big" / "1" / "model.onnx" / "model.onnx"
     inner.parent.mkdir(parents=True)
     inner.touch()
-    for given in (tmp_path / "big", inner.parent):
-        assert locate_model(given) == repository.ModelFile(inner, tmp_path / "big")
+    for given in (tmp_path / "big", inner.parent, inner):
+        found = locate_model(given)
+        assert (found.file, found.model_dir, found.default_filename) == (inner, tmp_path / "big", "")
 
 
 def test_a_loose_file_belongs_to_no_model_directory(tmp_path):

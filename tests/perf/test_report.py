@@ -156,8 +156,10 @@ def test_default_or_nothing_chosen_says_so(study: Path) -> None:
     stays, nothing = replace(made, chosen=made.default), replace(made, chosen=None)
     assert (stays.met, nothing.met) == (True, False)
     assert stays.conclusion == "The current config stays: no setting tried is surely better."
-    assert nothing.conclusion == "No setting keeps the p99 limit; nothing is chosen."
+    assert nothing.conclusion == "No setting tried keeps the p99 limit; nothing is chosen."
     assert "chosen  " not in stays.summary()
+    alone = replace(stays, trials=())
+    assert alone.conclusion == "The current config stays: no setting was compared with it; give a larger --budget."
     assert TuneResult.from_dict(nothing.to_dict(), study) == nothing
 
 

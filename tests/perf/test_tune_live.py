@@ -197,6 +197,8 @@ def test_tuned_config_is_what_the_server_loads(model: Path, runtime: Any, tmp_pa
     path = write_tuned_config(result, model, "cpu-test")
     assert path == model / "configs" / "cpu-test.pbtxt"
     assert "1.25× [1.20–1.30] against the current config in 6 pairs" in path.read_text()
+    (where,) = (line.split(": ")[1] for line in path.read_text().splitlines() if line.startswith("# Study: "))
+    assert (path.parent / where).samefile(tmp_path), "relative to the file it stands in"
     assert (model / "config.pbtxt").read_bytes() == before
     with EmbeddedServer(model.parent, runtime, ServerOptions(config_name="cpu-test")) as server:
         server.load("tiny")

@@ -32,6 +32,10 @@ class Bench:
         self.noise = itertools.cycle((1 + noise, 1 - noise, 1 - noise, 1 + noise))
         self.spent_s, self.measured = 0.0, 0
         self.asked: list[tuple[str, str, int]] = []
+        self.recorded: dict[str, int] = {}
+
+    def holds(self, candidate: Candidate, number: int) -> bool:
+        return number < self.recorded.get(candidate.id, 0)
 
     def prepare(self) -> None:
         self.spent_s += 3
@@ -100,6 +104,16 @@ def test_what_the_budget_leaves_out_is_named() -> None:
     assert trials["a"].screen_ratio is not None
     assert (trials["b"].state, trials["b"].figures) == ("not explored", None)
     assert bench.spent_s == 3 + 2 * 2  # the first setting is screened in any case
+
+
+def test_what_was_compared_before_counts_whatever_is_screened_since() -> None:
+    """A larger budget screens more settings: the comparison on record stays, though others now rank before it."""
+    bench = Bench({"old": 140, "new1": 150, "new2": 150, "new3": 150})
+    bench.recorded = {"old": 6}
+    _, trials, _ = search(bench, budget_s=3 + 4 * 4 + 1)
+    assert trials["old"].verdict is not None
+    assert trials["old"].verdict.outcome == "better"
+    assert {t.state for name, t in trials.items() if name != "old"} <= {"not explored", "screened out"}
 
 
 def test_progress_tells_what_is_measured_and_reaches_its_end(capsys: pytest.CaptureFixture[str]) -> None:

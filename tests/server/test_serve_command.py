@@ -118,6 +118,21 @@ def test_config_of_this_hardware(run_cli: Callable[..., Any], repository: Path) 
     assert "tensor 'x'" in result.err
 
 
+def test_config_name_that_no_model_has(run_cli: Callable[..., Any], repository: Path) -> None:
+    result = run_cli("serve", repository, "--config-name", "gpu-nope")
+    assert result.code == 2
+    assert "no model has a config of this name (got --config-name gpu-nope" in result.err
+
+
+@pytest.mark.live
+def test_model_without_weights_says_how_to_make_them(run_cli: Callable[..., Any], repository: Path) -> None:
+    (repository / "bare").mkdir()
+    (repository / "bare" / "config.pbtxt").write_text('backend: "onnxruntime"\n')
+    result = run_cli("serve", repository, *ANY_PORT, "--model", "bare")
+    assert result.code == 1
+    assert f"tritune export SOURCE --repository {repository} --name bare" in result.err
+
+
 def test_taken_port(run_cli: Callable[..., Any], repository: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as foreign:
         taken = foreign.getsockname()[1]

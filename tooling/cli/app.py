@@ -49,7 +49,7 @@ def console_of(context: typer.Context) -> Console:
     """The console that `main` made for this run."""
     console = context.find_root().obj
     assert isinstance(console, Console)
-    console.command = context.info_name or ""
+    console.command = context.command_path.removeprefix("tritune ")
     return console
 
 
@@ -72,11 +72,16 @@ def _on_sigterm(signum: int, frame: FrameType | None) -> NoReturn:
     raise Terminated
 
 
+def _command_of(args: Sequence[str]) -> str:
+    """The command meant by a command line that could not be parsed."""
+    return args[0] if args and not args[0].startswith("-") else ""
+
+
 def _usage_error(error: Any) -> UsageError:
     """A Typer usage error in the tool's own form; the hint names the help of the command at fault."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "tritune"
-    message = error.format_message().strip().rstrip(".")
+    message = error.format_message().strip().rstrip(".").replace(": Value error, ", ": ")
     details = getattr(error.__cause__, "errors", None)  # pydantic's, whose text leaves the value out
     got = f"`{details()[0]['input']}`" if callable(details) else None
     return UsageError(message[:1].lower() + message[1:], got=got, hint=f"run `{path} --help`")
@@ -97,6 +102,7 @@ def _run(command: Any, args: list[str], console: Console) -> tuple[int, TrituneE
             console.info(str(error))
             return UsageError.exit_code, None
         usage = _usage_error(error)
+        console.command = console.command or _command_of(args)
         console.error(usage)
         return usage.exit_code, usage
     return 0, None
@@ -111,6 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         json=flags["json"], quiet=flags["quiet"], verbose=flags["verbose"], show_progress=not flags["no_progress"]
     )
     if args[:1] == ["--version"]:
+        console.command = "version"
         console.result({"version": version("tritune")}, f"tritune {version('tritune')}")
         console.close(0)
         return 0

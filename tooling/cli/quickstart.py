@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +49,7 @@ def _prepare(directory: Path, budget_s: float, console: Console) -> TuneRequest:
 
     _install(console)
     repository = directory / "model_repository"
-    console.info(f"exporting {_MODEL} into {repository}")
+    console.info(f"model {_MODEL} in {repository}")
     model_dir = export_model(bundled_minilm(), repository, _MODEL, console=console).model_dir
     _configure(model_dir)
     console.info(f"tuning for {_CLIENTS} clients, at most {budget_s:.0f} s")
@@ -80,9 +82,18 @@ def _configure(model_dir: Path) -> None:
 
 def _next(directory: Path) -> str:
     repository = directory / "model_repository"
+    tritune = _tritune()
     return "\n".join(
         [
-            f"  tritune serve {repository} --config-name auto",
-            f"  tritune tune {repository / _MODEL} --request-rate 40 --max-p99 100ms",
+            f"  {tritune} serve {repository} --config-name auto",
+            f"  {tritune} tune {repository / _MODEL} --request-rate 40 --max-p99 100ms",
         ]
     )
+
+
+def _tritune() -> str:
+    """How to call tritune from here: by its name where that is on PATH, else by its path."""
+    if shutil.which("tritune"):
+        return "tritune"
+    script = Path(sys.executable).with_name("tritune")
+    return str(script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script)

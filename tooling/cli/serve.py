@@ -47,8 +47,12 @@ def serve(
         loaded = [name for name, reason in refusals.items() if reason is None]
         refused = {name: reason for name, reason in refusals.items() if reason is not None}
         if refused and not (keep_going and loaded):
-            hint = None if keep_going else "correct the model, or serve the others with `--keep-going`"
-            raise Refused(problems=[Problem(r, where=f"Triton refused `{n}`", hint=hint) for n, r in refused.items()])
+            raise Refused(
+                problems=[
+                    Problem(r, where=f"Triton refused `{n}`", hint=_hint(repository, n, keep_going))
+                    for n, r in refused.items()
+                ]
+            )
         for name, reason in refused.items():
             console.warning(f"Triton refused `{name}`: {reason}")
         data, text = _described(server, repository, options.config_name, loaded)
@@ -58,14 +62,30 @@ def serve(
         server.watch()
 
 
+def _hint(repository: Path, name: str, keep_going: bool) -> str | None:
+    """What to do about a refused model: make its weights where there is no version of it at all."""
+    if not any(entry.name.isdecimal() for entry in (repository / name).iterdir()):
+        return f"the model has no version yet: `tritune export SOURCE --repository {repository} --name {name}`"
+    return None if keep_going else "correct the model, or serve the others with `--keep-going`"
+
+
 def _config_name(repository: Path, asked: str) -> str | None:
     from tooling.repository import config_path, cpu_name
 
-    if asked != _AUTO:
-        return asked or None
-    hardware = cpu_name()
-    tuned = repository.is_dir() and any(config_path(model, hardware).is_file() for model in repository.iterdir())
-    return hardware if tuned else None
+    hardware = cpu_name() if asked == _AUTO else asked
+    if not hardware or not repository.is_dir():
+        return hardware or None
+    if any(config_path(model, hardware).is_file() for model in repository.iterdir()):
+        return hardware
+    if asked == _AUTO:
+        return None
+    raise UsageError(
+        "no model has a config of this name",
+        where=repository,
+        got=f"--config-name {asked}",
+        expected=f"a file NAME/configs/{asked}.pbtxt in some model",
+        hint="write one with `tritune tune --apply` or `tritune gen-config --hardware`, or leave --config-name out",
+    )
 
 
 def _all_models(server: EmbeddedServer, repository: Path) -> list[str]:

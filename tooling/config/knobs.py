@@ -13,6 +13,12 @@ from tooling.units import format_duration_us
 
 KINDS = ("auto", "cpu", "gpu", "model")
 THREADS_KEY = "intra_op_thread_count"
+_THREADS_KEYS = {
+    "onnxruntime": THREADS_KEY,
+    "": THREADS_KEY,  # a config that leaves the backend to Triton
+    "openvino": "INFERENCE_NUM_THREADS",
+    "pytorch": "INTRA_OP_THREAD_COUNT",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +49,25 @@ def apply(knobs: Knobs, config: ModelConfig) -> ModelConfig:
     result.max_batch_size = knobs.max_batch_size
     _apply_batching(knobs, result)
     _apply_instances(knobs, result)
-    if knobs.intra_op_threads is None:
-        result.parameters.pop(THREADS_KEY, None)
-    elif knobs.intra_op_threads != current.intra_op_threads:
-        result.parameters[THREADS_KEY].string_value = str(knobs.intra_op_threads)
+    _apply_threads(knobs, current, result)
     return result
+
+
+def threads_key(backend: str) -> str | None:
+    """The parameter that sets an instance's threads; None for a backend that has none."""
+    return _THREADS_KEYS.get(backend)
+
+
+def _apply_threads(knobs: Knobs, current: Knobs, result: ModelConfig) -> None:
+    key = threads_key(result.backend)
+    if knobs.intra_op_threads == current.intra_op_threads:
+        return
+    if key is None:
+        raise UsageError("the backend has no setting for threads", got=f"`{result.backend}`", hint="leave threads out")
+    if knobs.intra_op_threads is None:
+        del result.parameters[key]
+    else:
+        result.parameters[key].string_value = str(knobs.intra_op_threads)
 
 
 def _apply_batching(knobs: Knobs, result: ModelConfig) -> None:
@@ -114,15 +134,16 @@ def read(config: ModelConfig) -> Knobs:
 
 
 def _read_threads(config: ModelConfig) -> int | None:
-    if THREADS_KEY not in config.parameters:
+    key = threads_key(config.backend)
+    if key is None or key not in config.parameters:
         return None
-    text = config.parameters[THREADS_KEY].string_value
+    text = config.parameters[key].string_value
     if not re.fullmatch(r"-?\d+", text):
         raise UsageError(
-            f"parameter `{THREADS_KEY}` is not a number",
+            f"parameter `{key}` is not a number",
             where=config.name or None,
             got=f"`{text}`",
-            expected="a whole number, 0 or more (0: ONNX Runtime takes every core)",
+            expected="a whole number, 0 or more (0: every core)",
         )
     return int(text)
 

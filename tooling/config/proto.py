@@ -32,5 +32,5 @@ def pb() -> ModuleType:
     raise MissingError(
         "the protobuf classes of Triton's model configuration are not installed",
         where="tritonclient.grpc.model_config_pb2",
-        hint="reinstall tritune with its dependencies: `pip install --force-reinstall tritune`",
+        hint="reinstall tritune with its dependencies",
     )

@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tooling.config.proto import ModelConfig, pb
-from tooling.errors import UsageError, suggest
-
-if TYPE_CHECKING:
-    from jinja2 import Template
+from tooling.config.templates import environment
+from tooling.pbtxt.message import load
+from tooling.pbtxt.printer import Style, field_lines
+from tooling.pbtxt.schema import fields_of
 
 _STAMP: Final = re.compile(r"# (Generated|Measured) by tritune, stamp ([0-9a-f]{12})\b.*\n")
-_MODEL: Final = ("name", "platform", "backend", "max_batch_size", "input", "output")
-_ORDERED: Final = (*_MODEL, "dynamic_batching", "instance_group", "parameters")
+STYLE: Final = Style(explicit=("ModelConfig.max_batch_size",))
+_MODEL: Final = ("name", "platform", "backend", "default_model_filename", "max_batch_size", "input", "output")
+_TENSORS: Final = ("batch_input", "batch_output")
+_SCHEDULERS: Final = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
+_RUNNING: Final = ("instance_group", "optimization", "parameters", "model_transaction_policy", "response_cache")
+_ORDERED: Final = (*_MODEL, *_TENSORS, *_SCHEDULERS, *_RUNNING, "model_warmup")
 
 
 def render(config: ModelConfig, *, evidence: Sequence[str] = ()) -> str:
@@ -26,18 +29,25 @@ def render(config: ModelConfig, *, evidence: Sequence[str] = ()) -> str:
     """
     known = {name: _field(config, name) for name in _ORDERED}
     others = [field.name for field, _ in config.ListFields() if field.name not in _ORDERED]
-    body = _template().render(
-        evidence=[line for entry in evidence for line in entry.splitlines()],
+    template = environment().get_template("config.pbtxt.j2")
+    body = template.render(
+        evidence=[_printable(line) for entry in evidence for line in entry.splitlines()],
         config=config,
         text=known,
         free_axes=any(-1 in tensor.dims for tensor in config.input if not tensor.allow_ragged_batch),
         rest="".join(_field(config, name) for name in others),
     )
+    body = f"{body.rstrip()}\n"
     word = "Measured" if evidence else "Generated"
     text = f"# {word} by tritune, stamp {_digest(body)} (gen-config overwrites no edited file without --force).\n{body}"
     if _bytes(parse(text, "rendered text")) != _bytes(config):
         raise AssertionError(f"the rendered text is not the config it was made from:\n{text}")
     return text
+
+
+def _printable(line: str) -> str:
+    """A line for a comment: control characters, which Triton's parser refuses there too, and the like are escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def _bytes(config: ModelConfig) -> bytes:
@@ -53,57 +63,17 @@ def origin(text: str) -> str | None:
 
 
 def parse(text: str, where: str) -> ModelConfig:
-    """The message that a pbtxt stands for. Raises UsageError at the first thing Triton would not read."""
-    from google.protobuf import text_format
+    """The message that a pbtxt stands for, by the rules of Triton's own parser.
 
-    try:
-        return text_format.Parse(text, pb().ModelConfig())
-    except text_format.ParseError as error:
-        reason = re.sub(r"^\d+:\d+ : ", "", str(error)).rstrip(".")
-        unknown = re.search(r'type "([\w.]+)" has no field named "(\w+)"', reason)
-        known = _field_names(unknown[1]) if unknown else []
-        line = error.GetLine()
-        raise UsageError(
-            "not a model configuration that Triton can read",
-            where=where if line is None else f"{where}:{line}:{error.GetColumn()}",
-            got=reason,
-            hint=suggest(unknown[2], known) if unknown else None,
-        ) from error
-
-
-def _field_names(message: str) -> list[str]:
-    """Field names of a message type by its full name, such as `inference.ModelInput`."""
-    return [field.name for field in pb().DESCRIPTOR.pool.FindMessageTypeByName(message).fields]
+    Raises UsageError with everything that Triton would not read, each placed `WHERE:LINE:COLUMN`.
+    """
+    return load(text.encode("utf-8", "surrogateescape"), pb().ModelConfig(), where)
 
 
 def _field(config: ModelConfig, name: str) -> str:
     """One field of the message as text, "" when unset; `max_batch_size` always, because 0 is a choice here."""
-    from google.protobuf import text_format
-
-    if name == "max_batch_size":
-        return f"max_batch_size: {config.max_batch_size}\n"
-    part = pb().ModelConfig()
-    part.CopyFrom(config)
-    for field, _ in config.ListFields():
-        if field.name != name:
-            part.ClearField(field.name)
-    return str(text_format.MessageToString(part, as_utf8=True, use_short_repeated_primitives=True))
+    return "".join(f"{line}\n" for line in field_lines(config, fields_of(config.DESCRIPTOR)[name], STYLE))
 
 
 def _digest(body: str) -> str:
     return hashlib.sha256(body.encode()).hexdigest()[:12]
-
-
-@cache
-def _template() -> Template:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("tooling"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # the text is no HTML
-    )
-    return environment.get_template("config.pbtxt.j2")

@@ -43,6 +43,11 @@ class TritonHttp:
         index = self._call("POST", "/v2/repository/index", {})
         return [str(entry["state"]) for entry in index if entry["name"] == name and "state" in entry]
 
+    def model_names(self) -> list[str]:
+        """The models that are ready to serve."""
+        index = self._call("POST", "/v2/repository/index", {"ready": True})
+        return sorted({str(entry["name"]) for entry in index})
+
     def model_config(self, name: str) -> dict[str, Any]:
         return dict(self._call("GET", f"/v2/models/{quote(name)}/config"))
 

@@ -2,31 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """One input or output: `data_type` is Triton's name (`TYPE_INT64`), `dims` the full shape with -1 for a free axis.
 
-    `optional` marks an ONNX input that has a default value in the file (an overridable initializer).
+    `optional` marks an input that a request may leave out; `shape_tensor` one of TensorRT's whose values are a shape.
     """
 
     name: str
     data_type: str
-    dims: tuple[int, ...]
+    dims: Shape
     optional: bool = False
+    shape_tensor: bool = False
 
     @property
     def can_batch(self) -> bool:
-        """Whether the first axis is free, which is what Triton stacks requests along."""
-        return bool(self.dims) and self.dims[0] == -1
+        """Whether the first axis is free, which is what Triton stacks requests along (a shape tensor has none)."""
+        return self.shape_tensor or (bool(self.dims) and self.dims[0] == -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """An optimization profile of a TensorRT plan: the smallest, best and largest shape of each input."""
+
+    smallest: Mapping[str, Shape]
+    best: Mapping[str, Shape]
+    largest: Mapping[str, Shape]
+
+    @property
+    def batches(self) -> tuple[int, int]:
+        """The smallest and the largest batch that every input of this profile takes."""
+        least = max((shape[0] for shape in self.smallest.values() if shape), default=1)
+        return least, min((shape[0] for shape in self.largest.values() if shape), default=1)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSignature:
-    """What a model file takes and gives, and the Triton backend that serves it."""
+    """What a model file takes and gives, and the Triton backend that serves it.
+
+    `max_batch_size` is the largest batch the file itself allows (0: none), None where it sets no limit. `arguments`
+    are the names under which a TorchScript `forward` takes its inputs. `built_with` is the TensorRT version of a plan.
+    """
 
     path: Path
     backend: str
@@ -34,6 +57,11 @@ class ModelSignature:
     outputs: tuple[TensorSpec, ...]
     opset: int | None = None
     ir_version: int | None = None
+    max_batch_size: int | None = None
+    decoupled: bool = False
+    arguments: tuple[str, ...] = ()
+    profiles: tuple[Profile, ...] = ()
+    built_with: str | None = None
 
     @property
     def required_inputs(self) -> tuple[TensorSpec, ...]:
@@ -47,4 +75,4 @@ class ModelSignature:
     @property
     def can_batch(self) -> bool:
         """Whether Triton may stack requests: every required input and every output has a free first axis."""
-        return not self.unbatchable
+        return not self.unbatchable and self.max_batch_size != 0

@@ -1,4 +1,4 @@
-"""Which token ids a model takes, read from its tokenizer.json without any tokenizer library. Layer: bottom of perf."""
+"""Which token ids a model takes, read from its tokenizer.json without any tokenizer library. Layer: signature."""
 
 from __future__ import annotations
 

@@ -1,0 +1,182 @@
+"""What gen-config writes for each backend, loaded and asked on the real server."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tooling.errors import MissingError, UsageError
+from tooling.server import EmbeddedServer
+from tooling.server.remote_signature import read_remote
+
+pytestmark = pytest.mark.live
+
+
+RAGGED = """
+input: [{name: row, allow_ragged_batch: true}]
+batch_input: [{kind: ELEMENT_COUNT, target_name: index, data_type: FP32, source_input: row}]
+"""
+SEQUENCE = """
+sequence_batching:
+  oldest: {max_candidate_sequences: 4}
+  control_input: [{name: index, control: [{kind: START, fp32_false_true: [0, 1]}]}]
+"""
+
+
+def two_inputs(repository: Path, name: str, row: list) -> Path:
+    """z = index + 0 · sum(row): one model with a row of data, and a tensor that Triton makes."""
+    from onnx import TensorProto, helper, save
+
+    def value(tensor: str, shape: list):
+        return helper.make_tensor_value_info(tensor, TensorProto.FLOAT, shape)
+
+    zero = helper.make_tensor("zero", TensorProto.FLOAT, [], [0.0])
+    nodes = [
+        helper.make_node("ReduceSum", ["row"], ["sum"], keepdims=0),
+        helper.make_node("Mul", ["sum", "zero"], ["nothing"]),
+        helper.make_node("Add", ["index", "nothing"], ["z"]),
+    ]
+    shape = ["b"] if len(row) == 1 else ["b", 1]
+    graph = helper.make_graph(nodes, "g", [value("row", row), value("index", shape)], [value("z", shape)], [zero])
+    path = repository / name / "1" / "model.onnx"
+    path.parent.mkdir(parents=True)
+    save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory, minilm_repository) -> Path:
+    """MiniLM warmed up by real tokens, a Python model from the template, strings, and an ensemble of two models."""
+    from tooling.cli import main
+
+    repository = tmp_path_factory.mktemp("generated") / "repository"
+    (repository / "minilm").mkdir(parents=True)
+    for name in ("1", "tokenizer"):
+        (repository / "minilm" / name).symlink_to(minilm_repository / "minilm" / name)
+    tensors = ["--input", "x:FP32:-1,3", "--output-tensor", "y:FP32:-1,2"]
+    tokens = ["--input", "text:STRING:-1,1"]
+    for name in ("input_ids", "attention_mask", "token_type_ids"):
+        tokens += ["--output-tensor", f"{name}:INT64:-1,-1"]
+    for name, row, settings in (("ragged", ["n"], RAGGED), ("sequence", ["b", 2], SEQUENCE)):
+        two_inputs(repository, name, row).with_name("more.yaml").write_text(settings)
+    for argv in (
+        ["ragged", "--from", str(repository / "ragged" / "1" / "more.yaml")],
+        ["sequence", "--from", str(repository / "sequence" / "1" / "more.yaml")],
+        ["minilm", "--warmup", "2x16", "--instances", "1", "--kind", "cpu"],
+        ["mine", "--template", *tensors, "--max-batch-size", "4", "--max-queue-delay", "500ms"],
+        ["alone", "--template", "--input", "x:FP32:3", "--output-tensor", "y:FP64:2,2"],
+        ["tokens", "--template", *tokens],
+        ["pipe", "--ensemble", "tokens,minilm"],
+    ):
+        assert main(["gen-config", str(repository / argv[0]), *argv[1:], "-q"]) == 0
+    return repository
+
+
+@pytest.fixture(scope="module")
+def server(repository, runtime):
+    with EmbeddedServer(repository, runtime) as running:
+        yield running
+
+
+def infer(
+    server: EmbeddedServer, model: str, parameters: dict | None = None, **inputs: tuple[str, list, list]
+) -> tuple[int, dict]:
+    tensors = [
+        {"name": name, "datatype": data_type, "shape": shape, "data": data}
+        for name, (data_type, shape, data) in inputs.items()
+    ]
+    body = {"parameters": parameters or {}, "inputs": tensors}
+    host, _, port = server.http_url.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=30)
+    with closing(connection):
+        connection.request("POST", f"/v2/models/{model}/infer", json.dumps(body))
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+def test_the_template_runs_a_batch_at_once(server):
+    server.load("mine")
+    answers: list[tuple[int, dict]] = []
+
+    def ask(rows: int) -> None:
+        answers.append(infer(server, "mine", x=("FP32", [rows, 3], [0.0] * 3 * rows)))
+
+    threads = [threading.Thread(target=ask, args=(1,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [(status, answer["outputs"][0]["shape"]) for status, answer in answers] == [(200, [1, 2])] * 4
+    stats = server.stats("mine")
+    assert (stats["inference_count"], stats["execution_count"]) == (4, 1)
+
+
+def test_the_template_keeps_its_word_about_types_and_shapes(server, repository):
+    server.load("alone")
+    status, answer = infer(server, "alone", x=("FP32", [3], [1, 2, 3]))
+    assert (status, answer["outputs"][0]["datatype"], answer["outputs"][0]["shape"]) == (200, "FP64", [2, 2])
+    model = repository / "alone" / "1" / "model.py"
+    model.write_text(model.read_text().replace("np.zeros(", "np.zeros([3]) if True else (", 1))
+    server.load("alone")
+    status, answer = infer(server, "alone", x=("FP32", [3], [1, 2, 3]))
+    assert status == 500 and "y: shape (3,), expected [2, 2]" in answer["error"]
+
+
+def test_minilm_is_warmed_up_with_real_tokens(server):
+    server.load("minilm")
+    stats = server.stats("minilm")  # the warmup: two requests, one execution
+    assert (stats["inference_count"], stats["execution_count"]) == (2, 1)
+    signature = read_remote(server.http_url, "minilm")
+    assert (signature.backend, signature.max_batch_size) == ("onnxruntime", 8)
+    assert [(t.name, t.dims) for t in (*signature.inputs, *signature.outputs)][-2:] == [
+        ("token_type_ids", (-1, -1)),
+        ("embeddings", (-1, 384)),
+    ]
+    with pytest.raises(UsageError) as caught:
+        read_remote(server.http_url, "minilmm")
+    assert caught.value.problems[0].hint == "did you mean `minilm`?"
+
+
+def test_tensors_that_triton_makes(server):
+    server.load("ragged")
+    status, answer = infer(server, "ragged", row=("FP32", [1, 5], [1.0] * 5))
+    assert (status, answer["outputs"][0]["data"]) == (200, [5.0]), answer
+    server.load("sequence")
+    parameters = {"sequence_id": 7, "sequence_start": True, "sequence_end": True}
+    status, answer = infer(server, "sequence", parameters, row=("FP32", [1, 2], [1.0, 2.0]))
+    assert (status, answer["outputs"][0]["data"]) == (200, [1.0]), answer
+
+
+def test_the_ensemble_answers(server):
+    server.load("pipe")
+    status, answer = infer(server, "pipe", text=("BYTES", [2, 1], ["a", "b"]))
+    assert (status, answer["outputs"][0]["shape"]) == (200, [2, 384]), answer
+
+
+@pytest.mark.parametrize("model", ["mine", "tokens", "minilm"])
+def test_the_client_sample_is_answered(model, server, repository, run_cli, tmp_path):
+    server.load(model)
+    sample = tmp_path / "client.py"
+    sample.write_text(run_cli("gen-config", repository / model, "--client-sample").out)
+    done = subprocess.run([sys.executable, sample, server.http_url], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_a_config_from_the_running_server(server, run_cli, tmp_path):
+    server.load("mine")
+    result = run_cli("gen-config", tmp_path / "mine", "--url", server.http_url, "--max-queue-delay", "1ms")
+    assert result.code == 0, result.err
+    assert (tmp_path / "mine" / "config.pbtxt").read_text().count("dims: [") == 2
+
+
+def test_nothing_answers():
+    with pytest.raises(MissingError, match="no Triton server answers here"):
+        read_remote("127.0.0.1:9", "m")

@@ -1,0 +1,114 @@
+"""A plan says its version, and its sidecar the rest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tooling.errors import UsageError
+from tooling.signature.declared import Declared, declare
+from tooling.signature.tensorrt_plan import plan_version, read_plan
+
+HEADER = b"ftrt" + bytes(20) + bytes([10, 5, 0, 18])
+MANIFEST = {
+    "schema_version": 1,
+    "tensorrt": "10.5.0.18",
+    "compute_capability": "8.9",
+    "inputs": [{"name": "ids", "data_type": "INT64", "shape": [-1, -1]}],
+    "outputs": [{"name": "emb", "data_type": "FP32", "shape": [-1, 384]}],
+    "profiles": [
+        {"ids": {"min": [1, 1], "opt": [8, 64], "max": [16, 64]}},
+        {"ids": {"min": [1, 65], "opt": [8, 128], "max": [32, 128]}},
+    ],
+}
+
+
+@pytest.fixture
+def plan(tmp_path: Path):
+    """`plan(**changes)` writes a plan with its sidecar; `plan(None)` without one."""
+
+    def write(manifest=MANIFEST, **changes) -> Path:
+        path = tmp_path / "model.plan"
+        path.write_bytes(HEADER + b"weights")
+        if manifest is not None:
+            (tmp_path / "model.plan.json").write_text(json.dumps({**manifest, **changes}))
+        return path
+
+    return write
+
+
+def test_sidecar_and_header(plan):
+    signature = read_plan(plan(), Declared())
+    assert (signature.backend, signature.built_with, signature.max_batch_size) == ("tensorrt", "10.5.0.18", 32)
+    assert [(t.name, t.data_type, t.dims) for t in (*signature.inputs, *signature.outputs)] == [
+        ("ids", "TYPE_INT64", (-1, -1)),
+        ("emb", "TYPE_FP32", (-1, 384)),
+    ]
+    assert [profile.batches for profile in signature.profiles] == [(1, 16), (1, 32)]
+    assert signature.can_batch
+
+
+def test_a_plan_that_takes_no_single_request_cannot_batch(plan):
+    profile = {"ids": {"min": [64, 1], "opt": [64, 8], "max": [128, 64]}}
+    signature = read_plan(plan(profiles=[profile]), Declared())
+    assert signature.max_batch_size == 0 and not signature.can_batch
+
+
+def test_without_a_sidecar_only_the_version_is_known(plan):
+    with pytest.raises(UsageError) as caught:
+        read_plan(plan(None), Declared())
+    assert "TensorRT 10.5.0.18" in str(caught.value) and "no --input and no --output-tensor" in str(caught.value)
+    signature = read_plan(plan(None), declare(["x:FP32:-1,3"], ["y:FP32:-1,2"]))
+    assert signature.built_with == "10.5.0.18" and signature.profiles == ()
+
+
+def test_a_sidecar_of_another_plan(plan):
+    with pytest.raises(UsageError, match=r"belongs to another plan \(got TensorRT 10\.6"):
+        read_plan(plan(tensorrt="10.6.0.26"), Declared())
+    with pytest.raises(UsageError, match="belongs to another plan"):
+        read_plan(plan(tensorrt="10.5.0.1"), Declared())
+    assert read_plan(plan(tensorrt="10.5"), Declared()).profiles
+
+
+def test_everything_wrong_in_a_sidecar_is_told(plan):
+    with pytest.raises(UsageError) as caught:
+        read_plan(
+            plan(
+                compute_capability="sm89",
+                extra=1,
+                inputs=[{"name": "ids", "data_type": "FLOAT", "shape": [-1, -1]}],
+                profiles=[{"ids": {"min": [2], "opt": [1], "max": [3]}}],
+            ),
+            Declared(),
+        )
+    wheres = [problem.where.partition(": ")[2] for problem in caught.value.problems]
+    assert wheres == ["compute_capability", "inputs.0.data_type", "profiles.0.ids", "extra"]
+
+
+def test_profiles_must_cover_the_inputs(plan):
+    with pytest.raises(UsageError, match="profile 0 must give every input"):
+        read_plan(plan(profiles=[{"mask": {"min": [1, 1], "opt": [1, 1], "max": [1, 1]}}]), Declared())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "got an empty file"),
+        (b"ftrt\0\0\0\0", "not a TensorRT plan"),
+        (b"\x08\x08" * 20, "not a TensorRT plan"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "not a TensorRT plan"),
+        (b"ftrt\x01" + bytes(40), "header of an unknown form"),
+    ],
+)
+def test_no_plan(content, said, tmp_path):
+    path = tmp_path / "model.plan"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=said):
+        plan_version(path)
+
+
+def test_a_missing_plan(tmp_path):
+    with pytest.raises(UsageError, match="cannot be read"):
+        plan_version(tmp_path / "model.plan")

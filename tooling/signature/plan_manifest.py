@@ -1,0 +1,115 @@
+"""The sidecar of a TensorRT plan, `model.plan.json`: what only its GPU could read from it. Layer: signature.
+
+A plan cannot be opened without its GPU, so whoever builds one leaves this file beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from tooling.errors import Problem, UsageError
+from tooling.signature.declared import data_type
+from tooling.signature.spec import Profile, TensorSpec
+
+_Dims = tuple[int, ...]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class PlanTensor(_Part):
+    """An input or output of the engine: `shape` is its full shape, -1 for an axis that profiles bound."""
+
+    name: str = Field(min_length=1)
+    data_type: str
+    shape: _Dims = Field(strict=False)
+    shape_tensor: bool = False
+
+    @field_validator("data_type")
+    @classmethod
+    def _known_type(cls, value: str) -> str:
+        try:
+            return data_type(value, None)
+        except UsageError as error:
+            raise ValueError(str(error)) from error
+
+    def spec(self) -> TensorSpec:
+        return TensorSpec(self.name, self.data_type, self.shape, shape_tensor=self.shape_tensor)
+
+
+class PlanRange(_Part):
+    """The shapes of one input that a profile admits."""
+
+    min: _Dims = Field(strict=False)
+    opt: _Dims = Field(strict=False)
+    max: _Dims = Field(strict=False)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> PlanRange:
+        same_rank = len(self.min) == len(self.opt) == len(self.max)
+        if not same_rank or not all(1 <= a <= b <= c for a, b, c in zip(self.min, self.opt, self.max, strict=True)):
+            raise ValueError("min, opt and max must have the same rank, with 1 <= min <= opt <= max on every axis")
+        return self
+
+
+class PlanManifest(_Part):
+    """Versions as TensorRT writes them (`10.5.0.18`), the GPU's compute capability (`8.9`), tensors and profiles."""
+
+    schema_version: int = 1
+    tensorrt: str = Field(pattern=r"^\d+\.\d+(\.\d+){0,2}$")
+    compute_capability: str = Field(pattern=r"^\d+\.\d+$")
+    inputs: tuple[PlanTensor, ...] = Field(strict=False)
+    outputs: tuple[PlanTensor, ...] = Field(strict=False)
+    profiles: tuple[dict[str, PlanRange], ...] = Field((), strict=False)
+    source_sha256: str | None = None
+
+    @model_validator(mode="after")
+    def _profiles_cover_inputs(self) -> PlanManifest:
+        if not self.inputs or not self.outputs:
+            raise ValueError("inputs and outputs must list the engine's tensors")
+        ranks = {tensor.name: len(tensor.shape) for tensor in self.inputs if not tensor.shape_tensor}
+        for number, profile in enumerate(self.profiles):
+            if set(profile) != set(ranks) or any(len(profile[name].min) != rank for name, rank in ranks.items()):
+                raise ValueError(f"profile {number} must give every input, with the rank of its shape: {ranks}")
+        return self
+
+    def spec_profiles(self) -> tuple[Profile, ...]:
+        return tuple(
+            Profile(
+                {name: shapes.min for name, shapes in profile.items()},
+                {name: shapes.opt for name, shapes in profile.items()},
+                {name: shapes.max for name, shapes in profile.items()},
+            )
+            for profile in self.profiles
+        )
+
+
+def manifest_path(plan: Path) -> Path:
+    """Where the sidecar of a plan stands: `model.plan.json` beside `model.plan`."""
+    return plan.with_name(f"{plan.name}.json")
+
+
+def read_manifest(path: Path) -> PlanManifest:
+    """The sidecar at `path`. Raises UsageError with everything that is wrong in it."""
+    try:
+        return PlanManifest.model_validate(json.loads(path.read_bytes()))
+    except ValidationError as error:
+        raise UsageError(
+            problems=[
+                Problem(
+                    item["msg"][:1].lower() + item["msg"][1:],
+                    where=f"{path}: {'.'.join(map(str, item['loc'])) or 'the manifest'}",
+                    got=f"`{item['input']}`" if not isinstance(item["input"], dict) else None,
+                    hint="write it again by building the plan",
+                )
+                for item in error.errors()
+            ]
+        ) from error
+    except ValueError as error:
+        raise UsageError("not a JSON file", where=path, got=str(error)) from error
+    except OSError as error:
+        raise UsageError("cannot be read", where=path, got=error.strerror) from error

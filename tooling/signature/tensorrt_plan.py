@@ -1,0 +1,88 @@
+"""The signature of a TensorRT plan: its header says the version, its sidecar the rest. Layer: signature."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from tooling.errors import UsageError
+from tooling.signature.declared import Declared, need_declared
+from tooling.signature.spec import ModelSignature, Profile
+
+_TAG: Final = b"ftrt"
+_VERSION_AT: Final = 24  # four bytes, as `trtexec --getPlanVersionOnly` reads them (serialization version 0)
+_HEADER_SIZE: Final = 28
+# The types an engine may have as input or output under Triton.
+_TYPES: Final = {f"TYPE_{t}" for t in ("FP32", "FP16", "BF16", "INT8", "UINT8", "INT32", "INT64", "BOOL")}
+
+
+def read_plan(path: Path, declared: Declared) -> ModelSignature:
+    """Tensors and profiles from `model.plan.json` beside the plan, else the declared tensors.
+
+    Raises UsageError for a file that is no plan, a sidecar that does not belong to it, or no word on the tensors.
+    """
+    version = plan_version(path)
+    from tooling.signature.plan_manifest import manifest_path, read_manifest
+
+    sidecar = manifest_path(path)
+    if not sidecar.exists():
+        need_declared(
+            path, declared, f"a plan (TensorRT {version}) does not say what it takes, and has no {sidecar.name}"
+        )
+        return ModelSignature(path, "tensorrt", declared.inputs, declared.outputs, built_with=version)
+    if declared:
+        raise UsageError(
+            "the sidecar says what the plan takes", where=sidecar, hint="leave --input and --output-tensor out"
+        )
+    manifest = read_manifest(sidecar)
+    if not (version + ".").startswith(manifest.tensorrt + "."):
+        raise UsageError(
+            "the sidecar belongs to another plan",
+            where=sidecar,
+            got=f"TensorRT {manifest.tensorrt}",
+            expected=f"TensorRT {version}, which built {path.name}",
+            hint="build plan and sidecar together",
+        )
+    profiles = manifest.spec_profiles()
+    return ModelSignature(
+        path,
+        "tensorrt",
+        tuple(tensor.spec() for tensor in manifest.inputs),
+        tuple(tensor.spec() for tensor in manifest.outputs),
+        max_batch_size=largest_batch(profiles) if profiles else None,
+        profiles=profiles,
+        built_with=version,
+    )
+
+
+def largest_batch(profiles: tuple[Profile, ...]) -> int:
+    """The largest batch of any profile that also takes a single request; 0 where none does.
+
+    Triton sends batches of every size from 1, so a profile that starts at 8 fails on the first small one.
+    """
+    return max((most for least, most in (profile.batches for profile in profiles) if least == 1), default=0)
+
+
+def plan_version(path: Path) -> str:
+    """The TensorRT version that built a plan, such as `10.5.0.18`. Raises UsageError for a file that is no plan."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_SIZE)
+    except OSError as error:
+        raise UsageError("cannot be read", where=path, got=error.strerror, expected="a TensorRT plan") from error
+    if header[:4] != _TAG or len(header) < _HEADER_SIZE:
+        hint = "build the plan again, and copy it in binary mode"
+        if header.startswith(b"version https://git-"):
+            hint = "fetch the plan: `git lfs pull`"
+        raise UsageError(
+            "not a TensorRT plan",
+            where=path,
+            got=f"bytes {header[:4]!r}" if header else "an empty file",
+            expected=f"a file that starts with {_TAG!r}",
+            hint=hint,
+        )
+    if int.from_bytes(header[4:8], "little") != 0:
+        raise UsageError(
+            "the plan has a header of an unknown form", where=path, got=f"form {header[4]}", expected="form 0"
+        )
+    return ".".join(str(byte) for byte in header[_VERSION_AT:_HEADER_SIZE])
