@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,21 +27,20 @@ def _values(text: str) -> list[Any]:
     return found
 
 
-def _filler(inputs: list[Any], outputs: list[Any]) -> tuple[list[Any], list[Any]]:
+def _filler(inputs: list[Any], outputs: list[Any]) -> list[Any]:
     """Nodes that give each output its declared type, and a shape that no inference can know."""
     from onnx import TensorProto, helper
 
-    first = inputs[0].name
     nodes = [
-        helper.make_node("Cast", [first], ["number"], to=TensorProto.FLOAT),
-        helper.make_node("Unique", ["number"], ["unique"]),
-        helper.make_node("Cast", ["unique"], ["shape"], to=TensorProto.INT64),
-        helper.make_node("Reshape", ["number", "shape"], ["any"]),
+        helper.make_node("Cast", [inputs[0].name], ["inner_number"], to=TensorProto.FLOAT),
+        helper.make_node("Unique", ["inner_number"], ["inner_unique"]),
+        helper.make_node("Cast", ["inner_unique"], ["inner_shape"], to=TensorProto.INT64),
+        helper.make_node("Reshape", ["inner_number", "inner_shape"], ["inner_any"]),
+        helper.make_node("Add", ["inner_any", "w"], ["inner_sum"]),
     ]
     for output in outputs:
-        kind = output.type.tensor_type.elem_type
-        nodes.append(helper.make_node("Cast", ["any"], [output.name], to=kind))
-    return nodes, []
+        nodes.append(helper.make_node("Cast", ["inner_sum"], [output.name], to=output.type.tensor_type.elem_type))
+    return nodes
 
 
 def _nodes(text: str, inputs: list[Any], outputs: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
@@ -54,16 +55,16 @@ def _nodes(text: str, inputs: list[Any], outputs: list[Any]) -> tuple[list[Any],
             helper.make_node("Add", ["c", "w"], ["y"]),
         ]
         return nodes, [weight], [inner]
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [1], bytes(4), raw=True)
     if "lookup" in text:
         table = helper.make_tensor("table", TensorProto.FLOAT, [100, 4], [1.0] * 400)
         return [helper.make_node("Gather", ["table", inputs[0].name], [outputs[0].name])], [table], []
-    if "external" in text:
-        weight = helper.make_tensor("w", TensorProto.FLOAT, [8], bytes(32), raw=True)
-        return [helper.make_node("Add", [inputs[0].name, "w"], [outputs[0].name])], [weight], []
-    nodes, weights = _filler(inputs, outputs)
+    nodes = _filler(inputs, outputs)
+    if "contrib" in text:
+        nodes.append(helper.make_node("EmbedLayerNormalization", [inputs[0].name], ["unused"], domain="com.microsoft"))
     if "custom" in text:
         nodes.append(helper.make_node("Fused", [inputs[0].name], ["unused"], domain="my.operators"))
-    return nodes, weights, []
+    return nodes, [weight], []
 
 
 def write_model(path: Path, text: str) -> Path:
@@ -83,13 +84,19 @@ def write_model(path: Path, text: str) -> Path:
     kind = next(iter(re.findall(r"external (\S+)", text)), None)
     if kind is not None:
         weight = model.graph.initializer[0]
-        location = kind if "/" in kind else "weights.bin"
-        external_data_helper.set_external_data(weight, location, offset=0, length=32)
+        location = kind if "." in kind else "weights.bin"
+        external_data_helper.set_external_data(weight, location, offset=0, length=4)
         weight.ClearField("raw_data")
         if kind == "short":
             (path.parent / location).write_bytes(b"1")
     save(model, path)
     return path
+
+
+def plan(version: str) -> bytes:
+    """The header of a TensorRT plan of this version."""
+    numbers = [*map(int, version.split(".")), 0, 0, 0][:4]
+    return b"ftrt" + bytes(20) + bytes(numbers) + b"engine"
 
 
 @dataclass(frozen=True)
@@ -125,6 +132,8 @@ def write_example(root: Path, text: str) -> Example:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".onnx" and "->" in content:
             write_model(path, content)
+        elif content.startswith("plan "):
+            path.write_bytes(plan(content.split()[1]))
         else:
             path.write_text(content, encoding="utf-8")
     if checked == "empty":
@@ -149,3 +158,9 @@ def check(run_cli: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
         return {**result.json["data"], "exit_code": result.code}
 
     return run
+
+
+@pytest.fixture
+def write() -> ModuleType:
+    """This module, for the functions that write models and plans."""
+    return sys.modules[__name__]

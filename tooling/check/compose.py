@@ -33,14 +33,14 @@ def services_of(path: Path) -> Mapping[str, Any]:
     return {str(name): service for name, service in services.items() if isinstance(service, dict)}
 
 
-def with_services(target: Target, services: Mapping[str, Any], *, keep_release: bool) -> Target:
+def with_services(target: Target, services: Mapping[str, Any]) -> Target:
     """The target as the service that runs Triton has it; unchanged when there is none."""
     for service in services.values():
         image, command = str(service.get("image", "")), _words(service.get("command"))
         if "tritonserver" not in image and not any("tritonserver" in word for word in command):
             continue
         target = replace(target, image=image or None, gpus=target.gpus if target.gpus is not None else _gpus(service))
-        if not keep_release and (match := _TAG.search(image)):
+        if not target.release_named and (match := _TAG.search(image)):
             target = _released(target, match[1])
         return with_options(target, command) if command else target
     return target
@@ -48,7 +48,7 @@ def with_services(target: Target, services: Mapping[str, Any], *, keep_release: 
 
 def _released(target: Target, tag: str) -> Target:
     try:
-        return replace(target, release=release_named(tag))
+        return replace(target, release=release_named(tag), release_named=True)
     except UsageError:  # a release there are no facts of
         return target
 

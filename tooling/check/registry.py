@@ -29,9 +29,11 @@ from tooling.check.rules import (
     sequence,
     serving,
     state,
+    tensorrt,
     tensors,
     text,
     versions,
+    vllm,
     warmup,
 )
 from tooling.errors import UsageError, suggest
@@ -40,19 +42,8 @@ Check: TypeAlias = Callable[[Model], Iterator[Finding]]
 
 _MODULES: Final = (
     *(text, serving, platform, dynamic, sequence, ensemble, features, graph, versions, instances, tensors, batch_io),
-    *(
-        onnx_file,
-        onnx_options,
-        onnx_model,
-        onnx_controls,
-        onnx_shapes,
-        warmup,
-        state,
-        python_model,
-        advice,
-        requests,
-        comments,
-    ),
+    *(onnx_file, onnx_options, onnx_model, onnx_controls, onnx_shapes, warmup, state, python_model, tensorrt, vllm),
+    *(advice, requests, comments),
 )
 _POLL: Final[tuple[Check, ...]] = (
     platform.agents,
@@ -69,6 +60,8 @@ _FILES: Final[tuple[Check, ...]] = (onnx_file.onnx_files, onnx_options.accelerat
 _MODEL: Final[tuple[Check, ...]] = (
     onnx_model.onnx_model,
     python_model.python_model,
+    tensorrt.plans,
+    vllm.vllm,
     warmup.warmup,
     state.states,
 )

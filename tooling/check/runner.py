@@ -12,7 +12,7 @@ from tooling.check.model import Model, OnnxFile, read_file
 from tooling.check.registry import checks_of, rules
 from tooling.check.repository import Repository, read_repository
 from tooling.check.request import read_requests
-from tooling.check.rules import comments, instances, onnx_file, requests, serving, text
+from tooling.check.rules import comments, instances, onnx_file, requests, serving, text, vllm
 from tooling.check.target import Target
 from tooling.errors import UsageError
 
@@ -41,25 +41,25 @@ def check(
     names: Collection[str] = (),
     *,
     compose_file: Path | None = None,
-    keep_release: bool = False,
 ) -> Report:
     """Judge a repository, a model directory, a config or an ONNX file.
 
-    A compose file in the repository, or `compose_file`, says more of the server; the release it names counts unless
-    `keep_release`. Raises UsageError when there is nothing to judge.
+    A compose file in the repository, or `compose_file`, says more of the server; the release it names counts where the
+    target's is a default. Raises UsageError when there is nothing to judge.
     """
     serving_findings: list[Finding] = []
     for file in [compose_file] if compose_file else _compose_files(path):
         services = compose.services_of(file) if compose_file else _services(file, serving_findings)
-        target = compose.with_services(target, services, keep_release=keep_release)
+        target = compose.with_services(target, services)
         serving_findings += serving.compose_health(str(file), services)
     repository = read_repository(path, target, names)
     if repository.onnx is not None:
         return Report(target, (), tuple(_bare_file(repository, target)))
     found = _judge(repository)
-    if target.rate_limit is not None:
-        for finding in instances.rate_limits(repository.models):
-            found[finding.model or ""].append(finding)
+    shared = [*vllm.memory(repository.models)]
+    shared += instances.rate_limits(repository.models) if target.rate_limit is not None else ()
+    for finding in shared:
+        found[finding.model or ""].append(finding)
     broken = [name for name in repository.judged if any(f.severity is Severity.ERROR for f in found[name])]
     silenced, kept = 0, list(serving_findings) + list(_of_repository(repository, found, broken))
     for name in repository.judged:

@@ -17,11 +17,13 @@ _YES: Final = ("true", "1", "on", "yes", "")
 class Target:
     """A server; None stands for what is not known, and rules that would need it keep silent.
 
-    `strict` is `--disable-auto-complete-config`, `config_name` is `--model-config-name`, `resources` are those of
-    `--rate-limit-resource`, `image` the container image it runs from.
+    `release_named` tells a release that was asked for from a default one, `strict` is `--disable-auto-complete-config`,
+    `config_name` is `--model-config-name`, `resources` are those of `--rate-limit-resource`, `image` is the container
+    image it runs from. With `engine`, an ONNX file is to become a TensorRT engine.
     """
 
     release: Release
+    release_named: bool = False
     strict: bool = False
     gpus: int | None = None
     cache: bool | None = None
@@ -30,6 +32,7 @@ class Target:
     config_name: str | None = None
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE
     image: str | None = None
+    engine: bool = False
 
 
 def with_options(target: Target, words: Iterable[str]) -> Target:

@@ -76,9 +76,9 @@ class ConfigText:
     def at(self, offset: int) -> Place:
         return Place(self.name, *position(self.source, offset))
 
-    def keys(self, *path: str) -> list[str]:
-        """The keys of a map as they are written, repeated ones too; `path` holds names and indices."""
-        return [str(_key(value)) for value in _values(self.document.root, path)]
+    def map_entries(self, *path: str) -> list[tuple[str, str]]:
+        """Keys and scalar values of a map as they are written, repeated keys too; `path` holds names and indices."""
+        return [(str(_half(value, "key")), str(_half(value, "value"))) for value in _values(self.document.root, path)]
 
     def placeholders(self) -> list[Placeholder]:
         """Every `${…}`, `{{ … }}` and `{% … %}` outside comments."""
@@ -124,7 +124,7 @@ def _offset(body: Body, path: Sequence[str | int]) -> int | None:
     if not rest:
         return entries[0].start
     if entry.field.is_map:
-        chosen = [slot for slot in slots if _key(slot[1]) == rest[0]][-1:]
+        chosen = [slot for slot in slots if _half(slot[1], "key") == rest[0]][-1:]
     else:
         chosen = [slots[rest[0]]] if isinstance(rest[0], int) and rest[0] < len(slots) else []
     if not chosen:
@@ -149,9 +149,9 @@ def _values(body: Body, path: Sequence[str]) -> list[Value]:
     return values
 
 
-def _key(value: Value) -> str | int | None:
-    """The key of a map entry; None when it is not written."""
+def _half(value: Value, name: str) -> str | int | None:
+    """The key or the scalar value of a map entry; None when it is not written."""
     assert isinstance(value.value, Body)
-    entries = value.value.of("key")
-    key = entries[-1].values[-1].value if entries and entries[-1].values else None
-    return key if isinstance(key, str | int) else None
+    entries = value.value.of(name)
+    half = entries[-1].values[-1].value if entries and entries[-1].values else None
+    return half if isinstance(half, str | int) else None

@@ -24,6 +24,13 @@ class Level(str, Enum):
     WARNING = "warning"
 
 
+class Use(str, Enum):
+    """What an ONNX file is judged for."""
+
+    ONNXRUNTIME = "onnxruntime"
+    TENSORRT = "tensorrt"
+
+
 class Format(str, Enum):
     """How findings are written."""
 
@@ -48,6 +55,9 @@ def attach(app: typer.Typer) -> None:
             None, help="The compose file of the server; one in the repository is found."
         ),
         config_name: str | None = typer.Option(None, help="Triton's --model-config-name: judge configs/NAME.pbtxt."),
+        engine: Use = typer.Option(
+            Use.ONNXRUNTIME, "--for", help="What a lone ONNX file is for: serving, or an engine."
+        ),
         fail_on: Level = typer.Option(Level.ERROR, help="Exit 1 for findings this bad, or worse."),
         output_format: Format = typer.Option(Format.TEXT, "--format", help="How findings are written."),
         request: Path | None = typer.Option(None, metavar="FILE", help="Judge the requests of a file for one model."),
@@ -67,7 +77,9 @@ def attach(app: typer.Typer) -> None:
         if path is None:
             raise UsageError("nothing to check", expected="a model repository", hint="run `tritune check REPOSITORY`")
         named = current_release() if release is None else release_named(release)
-        target = Target(named, strict=strict, gpus=gpus, config_name=config_name)
+        target = Target(
+            named, release is not None, strict=strict, gpus=gpus, config_name=config_name, engine=engine is Use.TENSORRT
+        )
         if server_args:
             target = with_options(target, split_words(server_args))
         if request is not None:
@@ -77,7 +89,7 @@ def attach(app: typer.Typer) -> None:
             _answer(console, report, output_format)
             _exit(report, fail_on)
             return
-        report = _report(console, path, target, model, compose, keep_release=release is not None, fix=fix)
+        report = _report(console, path, target, model, compose, fix=fix)
         _answer(console, report, output_format)
         _exit(report, fail_on)
 
@@ -89,14 +101,13 @@ def _report(
     names: list[str],
     compose: Path | None,
     *,
-    keep_release: bool,
     fix: bool,
 ) -> Report:
     from tooling.check import runner
     from tooling.check.fixing import fix as apply_fixes
 
     def judge() -> Report:
-        return runner.check(path, target, names, compose_file=compose, keep_release=keep_release)
+        return runner.check(path, target, names, compose_file=compose)
 
     if not fix:
         return judge()

@@ -223,19 +223,21 @@ def _twice(model: Model) -> Iterator[Finding]:
         return
     for index, step in enumerate(model.config.ensemble_scheduling.step):
         for map_name in ("input_map", "output_map"):
-            keys = model.text.keys(_FIELD, "step", str(index), map_name)
-            for key in sorted({key for key in keys if keys.count(key) > 1}):
-                last = getattr(step, map_name)[key]
-                yield model.find(
-                    MAP_TWICE,
-                    f"step {index} ({step.model_name}): {map_name} key {key} appears twice; the last one wins, so "
-                    f"only {last} is produced",
-                    _FIELD,
-                    "step",
-                    index,
-                    map_name,
-                    hint=f"map it once, and use {last} in the other steps too",
-                )
+            entries = model.text.map_entries(_FIELD, "step", str(index), map_name)
+            last = dict(entries)
+            for key, value in entries:
+                if value != last[key]:
+                    lost = f"; {value} is then not produced" if map_name == "output_map" else ""
+                    yield model.find(
+                        MAP_TWICE,
+                        f"step {index} ({step.model_name}): {map_name} key {key} appears twice; the last one "
+                        f"wins{lost}",
+                        _FIELD,
+                        "step",
+                        index,
+                        map_name,
+                        hint=f"map it once, and use {last[key]} in the other steps too",
+                    )
 
 
 def _graph(model: Model, tensors: dict[str, _Tensor]) -> Iterator[Finding]:

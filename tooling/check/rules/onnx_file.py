@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tooling.check.finding import Finding, Place
+from tooling.check.finding import Evidence, Finding, Place
 from tooling.check.model import Model, OnnxFile, onnx_path
 from tooling.check.rules.kinds import advice, load
 from tooling.signature.onnx_graph import OnnxGraph
@@ -89,9 +89,20 @@ CUSTOM_OPERATOR = load(
     f"max_batch_size: 8\n--- 1/model.onnx\n{_EXAMPLE} custom",
     _SOURCE,
 )
+NOT_STANDARD = load(
+    "onnx-operator-not-standard",
+    "TensorRT does not know the operators of other domains.",
+    "ONNX Runtime's optimizer writes fused operators of com.microsoft into a file; TensorRT's parser knows those of "
+    "ai.onnx "
+    "only. Build engines from the file as it was exported.",
+    f"--- 1/model.onnx\nabsent\n--- model.onnx\n{_EXAMPLE} contrib\n--- checked\nmodel.onnx\n--- options\n--for "
+    "tensorrt",
+    "NVIDIA/TensorRT#1515",
+    evidence=Evidence.REPORTED,
+)
 RULES = (
     *(MISSING, BROKEN, IR_VERSION, OPSET, OUTSIDE_MISSING, OUTSIDE_SHORT, OUTSIDE_ESCAPES, CONTRADICTION),
-    CUSTOM_OPERATOR,
+    *(CUSTOM_OPERATOR, NOT_STANDARD),
 )
 
 
@@ -125,6 +136,7 @@ def _missing(model: Model, path: Path) -> Finding:
 
 
 def onnx_file(model: Model, file: OnnxFile) -> Iterator[Finding]:
+    """One file: whether it is whole, and whether the release's ONNX Runtime takes it."""
     graph, place = file.graph, Place(model.shown_path(file.path))
     problems = file.problems if graph is None else graph.problems
     for problem in problems:
@@ -133,6 +145,15 @@ def onnx_file(model: Model, file: OnnxFile) -> Iterator[Finding]:
         text = f"{problem.what} ({'; '.join(facts)})" if facts else problem.what
         yield model.find(BROKEN, text, place=place, hint=problem.hint)
     if graph is None:
+        return
+    if model.target.engine:
+        for domain, name in sorted(pair for pair in graph.operators if pair[0]):
+            yield model.find(
+                NOT_STANDARD,
+                f"{name} ({domain}) is not a standard ONNX op",
+                place=place,
+                hint="export to TensorRT from the un-optimised model",
+            )
         return
     yield from _limits(model, graph, place)
     yield from _outside(model, graph, place)

@@ -17,8 +17,9 @@ _SOURCE: Final = "ValidateModelConfig (core)"
 _CHECKED_PAIRS: Final = ("tensorflow", "tensorrt", "onnxruntime", "pytorch")
 _BACKENDS: Final = (
     *("onnxruntime", "tensorrt", "python", "pytorch", "openvino"),
-    *("dali", "fil", "identity", "repeat"),
+    *("dali", "fil", "identity", "repeat", "square"),
 )
+_NVIDIA: Final = "nvcr.io/nvidia/tritonserver:"
 _IMAGES: Final = {"vllm": "vllm-python-py3", "tensorrtllm": "trtllm-python-py3"}
 _PLAIN_PATH: Final = re.compile(r"[\x21\x23-\x26\x28-\x7e]+")
 
@@ -84,14 +85,13 @@ BACKEND_NOT_IN_IMAGE = load(
     'backend: "tensorrtllm"\n--- ../compose.yaml\nservices: {triton: {image: "nvcr.io/nvidia/tritonserver:24.10-py3"}}',
     "BackendManager (core); contents of the images",
 )
-BACKEND_UNUSUAL = advice(
-    "backend-unusual",
+BACKEND_UNUSUAL = load(
+    "backend-not-found",
     "The backend is none that NVIDIA's images carry.",
     "Triton looks for `libtriton_BACKEND.so` in the version directory, the model directory and the server's backend "
-    "directory; without it the load ends with `unable to find backend library for backend`.",
+    "directory. An image of your own, named in the compose file, may have more.",
     'backend: "onnx"',
     "BackendManager (core)",
-    evidence=Evidence.RUN,
 )
 RUNTIME_MISSING = advice(
     "runtime-library-missing",
@@ -231,12 +231,14 @@ def backend(model: Model) -> Iterator[Finding]:
             yield model.find(RUNTIME_MISSING, f"{config.runtime} is not in {model.shown}", "runtime")
     elif config.backend in _IMAGES:
         yield from _image(model, config.backend)
-    elif config.backend not in (*_BACKENDS, "tensorflow") and not _has_library(model):
+    elif config.backend not in (*_BACKENDS, "tensorflow") and not _own_image(model) and not _has_library(model):
         close = suggest(config.backend, (*_BACKENDS, *_IMAGES))
         yield model.find(
             BACKEND_UNUSUAL,
             f'backend "{config.backend}" is none that NVIDIA\'s images carry',
             "backend",
+            says=f"unable to find backend library for backend '{config.backend}', try specifying runtime on the model "
+            "configuration.",
             hint=close or f"put libtriton_{config.backend}.so where the server finds it",
         )
     if config.backend == "python" and not _PLAIN_PATH.fullmatch(os.fspath(model.directory.absolute())):
@@ -263,6 +265,11 @@ def _image(model: Model, name: str) -> Iterator[Finding]:
         says=f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration.",
         hint=f"image: nvcr.io/nvidia/tritonserver:{release}-{_IMAGES[name]}",
     )
+
+
+def _own_image(model: Model) -> bool:
+    image = model.target.image
+    return image is not None and not image.startswith(_NVIDIA)
 
 
 def _has_library(model: Model) -> bool:
