@@ -71,7 +71,7 @@ def check(
     return Report(target, repository.judged, tuple(kept), silenced)
 
 
-_MOST = 500
+_MOST = 200
 """Findings of one model that are told: more help nobody, and a hostile config could hold a million."""
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from tooling.check.finding import Evidence, Finding, Place, Stage
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, note, poll
-from tooling.check.text import ConfigText
+from tooling.check.text import LARGEST, ConfigText
 from tooling.pbtxt.faults import Fault
 from tooling.repository import CONFIG_FILE
 
@@ -87,18 +87,28 @@ MISSPELT = advice(
 UNREADABLE = poll(
     "config-unreadable",
     "The config is there but cannot be read.",
-    "A directory, a broken link, a file without permission or one of many megabytes is no config.",
+    "A directory, a broken link or a file without permission is no config.",
     "--- config.pbtxt/file\nx",
     "ReadTextProto (core)",
     evidence=Evidence.READ,
 )
-NOT_UTF8 = poll(
+NOT_UTF8 = advice(
     "string-not-utf-8",
     "A string of the config is not UTF-8.",
-    "protobuf's text parser takes it, but the message cannot be turned into JSON for the backend.",
+    "Triton's parser takes it, and it reaches the backend and clients as other characters.",
     'metric_tags { key: "team" value: "\\377" }',
-    "protobuf's serialiser",
-    evidence=Evidence.READ,
+    "protobuf's text parser",
+    evidence=Evidence.RUN,
+    stage=Stage.POLL,
+)
+TOO_LARGE = advice(
+    "config-too-large",
+    "The config is too large to be judged.",
+    f"Configs have some kilobytes; one of more than {LARGEST // 1024} KiB is no person's, and is not looked at.",
+    "max_batch_size: 8\n--- config.pbtxt\nzeros 300000",
+    "tritune",
+    evidence=Evidence.DOCUMENTED,
+    stage=Stage.POLL,
 )
 RULES = (
     SYNTAX,
@@ -110,13 +120,16 @@ RULES = (
     MISSPELT,
     UNREADABLE,
     NOT_UTF8,
+    TOO_LARGE,
 )
 
 
 def text(model: Model) -> Iterator[Finding]:
     """Everything about the file itself; when its text is unreadable, nothing else of the model can be judged."""
     config = model.text
-    if model.unreadable is not None:
+    if model.too_large:
+        yield model.find(TOO_LARGE, f"{CONFIG_FILE} has more than {LARGEST // 1024} KiB: it is not judged")
+    elif model.unreadable is not None:
         yield model.find(
             UNREADABLE,
             f"{CONFIG_FILE} cannot be read: {model.unreadable}",
