@@ -12,6 +12,8 @@ from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, note, poll
 from tooling.check.text import LARGEST, ConfigText
 from tooling.pbtxt.faults import Fault
+from tooling.pbtxt.tree import Body
+from tooling.releases import fields_since
 from tooling.repository import CONFIG_FILE
 
 _TEMPLATE_SUFFIXES: Final = (".j2", ".jinja", ".jinja2", ".template", ".tmpl", ".tpl", ".in")
@@ -110,8 +112,17 @@ TOO_LARGE = advice(
     evidence=Evidence.DOCUMENTED,
     stage=Stage.POLL,
 )
+FIELD_TOO_NEW = poll(
+    "field-newer-than-release",
+    "The release does not know this field.",
+    "A field that a later release brought makes the whole config unreadable for an earlier one.",
+    "max_batch_size: 8\nmodel_metrics { }\n--- options\n--release 24.10",
+    "model_config.proto, release by release",
+    evidence=Evidence.READ,
+)
 RULES = (
     SYNTAX,
+    FIELD_TOO_NEW,
     PLACEHOLDER,
     PLACEHOLDER_VALUE,
     TEMPLATE,
@@ -142,6 +153,7 @@ def text(model: Model) -> Iterator[Finding]:
     else:
         for fault in config.document.faults:
             yield _fault(model, config, fault)
+        yield from _newer_fields(model, config)
     if config is not None:
         for mark in config.placeholders():
             if mark.in_string:
@@ -151,6 +163,28 @@ def text(model: Model) -> Iterator[Finding]:
                     place=mark.place,
                     hint="run the template filler, or take the entry out",
                 )
+
+
+def _newer_fields(model: Model, config: ConfigText) -> Iterator[Finding]:
+    """Every field that the release is too old for, once."""
+    since, tag, told = fields_since(), model.target.release.tag, set[str]()
+    pending = [config.document.root]
+    while pending:
+        body = pending.pop()
+        owner = body.descriptor.full_name.partition(".")[2]
+        for entry in body.entries:
+            name = f"{owner}.{entry.field.name}"
+            first = since.get(name)
+            if first is not None and tag < first and name not in told:
+                told.add(name)
+                yield model.find(
+                    FIELD_TOO_NEW,
+                    f"Triton {tag} does not know the field {entry.field.name}: it came with {first}",
+                    place=config.at(entry.start),
+                    says=f"failed to read text proto from {config.name}",
+                    hint=f"leave it out, or use Triton {first} or later",
+                )
+            pending += [value.value for value in entry.values if isinstance(value.value, Body)]
 
 
 def _missing(model: Model) -> Iterator[Finding]:
