@@ -50,11 +50,12 @@ def read_config(model_dir: Path, hardware: str | None = None) -> ModelConfig:
 
 
 def read_text(path: Path, *, hint: str | None = None) -> str:
-    """The text of a UTF-8 file. Raises UsageError when it is missing, unreadable or not text."""
+    """The text of a config with its own line breaks; bytes that are no UTF-8, which comments may hold, as surrogates.
+
+    Raises UsageError when it is missing or unreadable.
+    """
     try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError("not a text file in UTF-8", where=path, got=f"byte {error.start}: {error.reason}") from error
+        return path.read_bytes().decode("utf-8", "surrogateescape")
     except OSError as error:
         raise UsageError("cannot be read", where=path, got=error.strerror, hint=hint) from error
 
@@ -160,7 +161,8 @@ def guard_overwrite(path: Path, text: str) -> None:
         "the file holds measured settings with their evidence" if measured else "the file is not as tritune wrote it",
         where=path,
         got=None if measured else "an edited or hand-written config",
-        hint="look at the difference with --diff; overwrite it with --force, or write elsewhere with --output",
+        hint="name what to change with --set or other options, and the rest stays; "
+        "or generate it anew with --force (--diff shows what that changes)",
     )
 
 
