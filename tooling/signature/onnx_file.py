@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tooling.errors import Problem, UsageError
+from tooling.signature.onnx_session import session_outputs
 from tooling.signature.onnx_wire import skeleton, unusable
 from tooling.signature.spec import ModelSignature, TensorSpec
 
@@ -35,7 +36,8 @@ def read_onnx(path: Path) -> ModelSignature:
     """The inputs and outputs of an ONNX file; weights are neither read nor held.
 
     Triton compares output dims exactly with what ONNX Runtime reports: the declared shape merged with the inferred one
-    (a declared symbol that inference knows to be 384 is 384). So shape inference runs here too.
+    (a declared symbol that inference knows to be 384 is 384). So shape inference runs here too, and where ONNX Runtime
+    is installed a session says what its optimiser makes of the rest.
     Raises UsageError for a file that is not a whole ONNX model or has tensors that Triton cannot serve, all at once.
     """
     from google.protobuf.message import DecodeError
@@ -81,9 +83,10 @@ def _parse(path: Path) -> Any:
 
 
 def _session_outputs(path: Path, model: Any) -> tuple[TensorSpec, ...]:
-    """Declared outputs merged with inferred ones; `model` is used up: its declared outputs are dropped."""
+    """Outputs as a session sees them, else declared and inferred shapes merged; `model` is used up."""
     from onnx import shape_inference
 
+    seen = session_outputs(path, model)
     declared = list(model.graph.output)
     del model.graph.output[:]
     for value in declared:
@@ -94,7 +97,8 @@ def _session_outputs(path: Path, model: Any) -> tuple[TensorSpec, ...]:
         raise UsageError("the ONNX graph contradicts itself", where=path, got=str(error)) from error
     typed = [a if a.HasField("type") else b for a, b in zip(declared, inferred, strict=True)]
     _refuse_types(path, "output", typed)
-    shapes = [_merge(_shape(a), _shape(b)) for a, b in zip(declared, inferred, strict=True)]
+    merged = [_merge(_shape(a), _shape(b)) for a, b in zip(declared, inferred, strict=True)]
+    shapes = [seen.get(value.name, shape) for value, shape in zip(declared, merged, strict=True)]
     unknown = [
         Problem(
             f"the shape of output `{value.name}` is not known",
