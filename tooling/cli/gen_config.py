@@ -1,4 +1,4 @@
-"""`tritune gen-config`: the config.pbtxt of a model, written, shown or compared. Layer: cli."""
+"""`tritune gen-config`: the config.pbtxt of a model, written, edited, shown or compared. Layer: cli."""
 
 from __future__ import annotations
 

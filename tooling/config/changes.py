@@ -111,7 +111,7 @@ def knob_problems(knobs: Knobs, backend: str) -> Iterator[Problem]:
                     f"{field} needs dynamic batching",
                     got="dynamic batching off" if top else "max_batch_size 0, which runs each request alone",
                     expected="dynamic batching with max_batch_size 1 or more",
-                    hint=f"leave {field} out, or let the model batch",
+                    hint=f"leave {field} out, or {'switch dynamic batching on' if top else 'let the model batch'}",
                 )
         return
     if top < 1:

@@ -36,8 +36,8 @@ def read_onnx(path: Path) -> ModelSignature:
     """The inputs and outputs of an ONNX file; weights are neither read nor held.
 
     Triton compares output dims exactly with what ONNX Runtime reports: the declared shape merged with the inferred one
-    (a declared symbol that inference knows to be 384 is 384). So shape inference runs here too, and where ONNX Runtime
-    is installed a session says what its optimiser makes of the rest.
+    (a declared symbol that inference knows to be 384 is 384). So shape inference runs here too, and what it leaves open
+    a session says, where ONNX Runtime is installed: its optimiser may know more.
     Raises UsageError for a file that is not a whole ONNX model or has tensors that Triton cannot serve, all at once.
     """
     from google.protobuf.message import DecodeError
@@ -83,10 +83,9 @@ def _parse(path: Path) -> Any:
 
 
 def _session_outputs(path: Path, model: Any) -> tuple[TensorSpec, ...]:
-    """Outputs as a session sees them, else declared and inferred shapes merged; `model` is used up."""
+    """Declared and inferred shapes merged; where they leave an axis open, as a session sees it. `model` is used up."""
     from onnx import shape_inference
 
-    seen = session_outputs(path, model)
     declared = list(model.graph.output)
     del model.graph.output[:]
     for value in declared:
@@ -98,7 +97,12 @@ def _session_outputs(path: Path, model: Any) -> tuple[TensorSpec, ...]:
     typed = [a if a.HasField("type") else b for a, b in zip(declared, inferred, strict=True)]
     _refuse_types(path, "output", typed)
     merged = [_merge(_shape(a), _shape(b)) for a, b in zip(declared, inferred, strict=True)]
-    shapes = [seen.get(value.name, shape) for value, shape in zip(declared, merged, strict=True)]
+    shapes = merged
+    if _leaves_open(model, inferred):
+        del model.graph.output[:]
+        model.graph.output.extend(declared)
+        seen = session_outputs(path, model)
+        shapes = [seen.get(value.name, shape) for value, shape in zip(declared, merged, strict=True)]
     unknown = [
         Problem(
             f"the shape of output `{value.name}` is not known",
@@ -113,6 +117,17 @@ def _session_outputs(path: Path, model: Any) -> tuple[TensorSpec, ...]:
     if unknown:
         raise UsageError(problems=unknown)
     return tuple(_spec(value, shape or ()) for value, shape in zip(typed, shapes, strict=True))
+
+
+def _leaves_open(model: Any, outputs: Iterable[Any]) -> bool:
+    """Whether inference does not know an axis of an output: neither its length nor the input that it comes from."""
+    axes = [dim for value in model.graph.input for dim in value.type.tensor_type.shape.dim]
+    known = {dim.dim_param for dim in axes if dim.dim_param}
+    return any(
+        _shape(value) is None
+        or any(not dim.HasField("dim_value") and dim.dim_param not in known for dim in value.type.tensor_type.shape.dim)
+        for value in outputs
+    )
 
 
 def _merge(declared: _Shape, inferred: _Shape) -> _Shape:
