@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tooling.errors import MissingError, UsageError
+
+if TYPE_CHECKING:
+    from tooling.signature.spec import ModelSignature
 
 _SENTENCES = Path(__file__).with_name("data") / "sentences.txt"
 
@@ -41,3 +45,16 @@ def sentence_lengths(tokenizer_dir: Path) -> tuple[int, ...]:
     tokenizer.no_padding()  # all-MiniLM-L6-v2's file pads every text to 128 tokens
     tokenizer.no_truncation()
     return tuple(len(encoding.ids) for encoding in tokenizer.encode_batch(list(sentences())))
+
+
+def traffic_lengths(
+    asked: tuple[int, ...], signature: ModelSignature, tokenizer_dir: Path, *, batching: bool
+) -> tuple[int, ...]:
+    """The lengths asked for, else those of real sentences; none for a model without a free axis.
+
+    `batching` says whether the configuration leaves the first axis out. Raises as `sentence_lengths`.
+    """
+    first = 1 if batching else 0
+    if asked or not any(-1 in spec.dims[first:] for spec in signature.required_inputs):
+        return asked
+    return sentence_lengths(tokenizer_dir)
