@@ -42,8 +42,9 @@ class Batch(BaseModel):
 
 
 class CurveRun(BaseModel):
-    """One short run: `clients` that each keep one request of `rows` rows in flight at a model of `instances` instances
-    with `threads` threads each. `sent_us` and `latency_us` are the requests as the clients saw them, in order."""
+    """One short run: `clients` that each keep one request of `rows` rows in flight, of `lengths` in turn, at a model of
+    `instances` instances with `threads` threads each. `sent_us` and `latency_us` are the requests as the clients saw
+    them, in order."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -51,10 +52,15 @@ class CurveRun(BaseModel):
     instances: int = Field(ge=1)
     clients: int = Field(ge=1)
     rows: int = Field(ge=1)
-    length: int = Field(ge=1)
+    lengths: tuple[int, ...] = Field(min_length=1)
     sent_us: tuple[float, ...] = Field(min_length=1)
     latency_us: tuple[float, ...] = Field(min_length=1)
     batches: tuple[Batch, ...] = Field(min_length=1)
+
+    @property
+    def point(self) -> Point | None:
+        """What it executed, if all requests were alike."""
+        return (self.rows, self.lengths[0]) if len(self.lengths) == 1 else None
 
     @property
     def executions(self) -> int:
@@ -148,8 +154,8 @@ class Series:
         """The runs with so many executions at a time and none waiting, by what they executed."""
         found: dict[Point, list[CurveRun]] = {}
         for run in self.runs:
-            if run.clients == clients <= run.instances:
-                found.setdefault((run.rows, run.length), []).append(run)
+            if run.point and run.clients == clients <= run.instances:
+                found.setdefault(run.point, []).append(run)
         return found
 
     @cached_property
@@ -186,6 +192,16 @@ class Series:
             return 0.0
         more_us = statistics.median(turns) - _typical_us(whole) - self.dispatch_us
         return max(0.0, more_us / (whole[0].rows - 1) / self.slowdown[-1])
+
+    @cached_property
+    def spin(self) -> float:
+        """How much slower executions are while the batcher spins, which two lengths in turn make it do all the time."""
+        mixed = [run for run in self.runs if len(run.lengths) > 1]
+        if not mixed:
+            return 1.0
+        alone = statistics.fmean(self.points[1, length] for length in mixed[0].lengths)
+        single_us = (batch.compute_us for run in mixed for batch in run.batches if batch.rows == 1)
+        return max(1.0, statistics.median(single_us) / 1e3 / alone / self.slowdown[-1])
 
     @cached_property
     def client_us(self) -> float:
@@ -228,7 +244,7 @@ class Series:
             (rows, length): time + (self.dispatch_us + self.merge_us * (rows - 1)) / 1e3
             for (rows, length), time in self.points.items()
         }
-        return ServiceModel.measured(points, slowdown=self.slowdown, spread=self.spread)
+        return ServiceModel.measured(points, slowdown=self.slowdown, spread=self.spread, spin=self.spin)
 
     def machine(self) -> Machine:
         return Machine(client_overhead_us=round(self.client_us), timer_lateness_us=TIMER_LATENESS_US)
@@ -236,7 +252,7 @@ class Series:
     def _crowd(self, *, merged: bool) -> list[CurveRun]:
         """The runs with more clients than instances, of single rows that Triton merges or of batches it cannot."""
         largest = max(rows for rows, _ in self.points)
-        return [r for r in self.runs if r.clients > r.instances and (r.rows < largest) == merged]
+        return [r for r in self.runs if r.point and r.clients > r.instances and (r.rows < largest) == merged]
 
     @staticmethod
     def _over(values: Iterable[float]) -> float:

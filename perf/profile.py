@@ -63,7 +63,7 @@ class _Load(NamedTuple):
 
     clients: int
     rows: int
-    length: int
+    lengths: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,17 @@ class _Plan:
     signature: ModelSignature
 
     def loads(self) -> Iterator[_Load]:
-        """The points alone, some of them beside each other, and two crowds: whole batches, and rows to be merged."""
-        yield from (_Load(1, rows, length) for rows in self.rows for length in self.lengths)
+        """The points alone, some of them beside each other, and crowds: of whole batches, of rows to be merged, and of
+        two lengths in turn, for which the batcher always spins with one client more than twice the instances."""
+        yield from (_Load(1, rows, (length,)) for rows in self.rows for length in self.lengths)
         for clients in _doubling(self.instances):
-            yield from {_Load(clients, r, n) for r, n in zip(_three(self.rows), _three(self.lengths), strict=True)}
-        most, shortest = self.rows[-1], self.lengths[0]
-        yield _Load(2 * self.instances, most, shortest)
+            yield from {_Load(clients, r, (n,)) for r, n in zip(_three(self.rows), _three(self.lengths), strict=True)}
+        most = self.rows[-1]
+        yield _Load(2 * self.instances, most, self.lengths[:1])
         if most > 1:
-            yield _Load(2 * self.instances * most, 1, shortest)
+            yield _Load(2 * self.instances * most, 1, self.lengths[:1])
+            if len(self.lengths) > 1:
+                yield _Load(2 * self.instances + 1, 1, self.lengths[:2])
 
 
 def profile(request: ProfileRequest, *, runtime: Runtime, console: Console) -> ServiceCurve:
@@ -141,7 +144,8 @@ class _Bench:
                 ),
                 types,
             )
-            for _, rows, length in plan.loads()
+            for rows in plan.rows
+            for length in plan.lengths
         }
 
     def rounds(self, threads: int, until: float) -> Iterator[list[CurveRun]]:
@@ -150,7 +154,7 @@ class _Bench:
         knobs = replace(read(plan.config), instance_count=plan.instances, intra_op_threads=threads)
         self._server.load(plan.name, apply(knobs, plan.config))
         for load in plan.loads():
-            self._exchange(_Load(max(load.clients, plan.instances), load.rows, load.length), 0, 1)
+            self._exchange(load._replace(clients=max(load.clients, plan.instances)), 0, 1)
         runs: list[CurveRun] = []
         pending = list(plan.loads())
         for number in range(1, MOST_ROUNDS + 1):
@@ -175,16 +179,16 @@ class _Bench:
             instances=self._plan.instances,
             clients=load.clients,
             rows=load.rows,
-            length=load.length,
+            lengths=load.lengths,
             sent_us=_us(sent_ns),
             latency_us=_us(latency_ns),
             batches=tuple(batches),
         )
 
     def _exchange(self, load: _Load, seconds: float, least: int) -> Exchange:
-        request = self._requests[load.rows, load.length]
+        requests = [self._requests[load.rows, length] for length in load.lengths]
         return closed_loop(
-            self._server.http_url, [request], clients=load.clients, seconds=seconds, least=least * load.clients
+            self._server.http_url, requests, clients=load.clients, seconds=seconds, least=least * load.clients
         )
 
     def _batches(self) -> dict[int, tuple[int, int]]:
@@ -224,7 +228,7 @@ def _us(times_ns: Integers) -> tuple[float, ...]:
 
 
 def _wide(runs: Sequence[CurveRun], load: _Load) -> bool:
-    return relative_error([r.compute_us for r in runs if (r.clients, r.rows, r.length) == load]) > WIDE
+    return relative_error([r.compute_us for r in runs if (r.clients, r.rows, r.lengths) == load]) > WIDE
 
 
 def _plan(request: ProfileRequest) -> _Plan:

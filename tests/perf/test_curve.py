@@ -43,7 +43,7 @@ def run(clients: int, rows: int, length: int, *, most: int = 8, noise: float = 1
         instances=2,
         clients=clients,
         rows=rows,
-        length=length,
+        lengths=(length,),
         sent_us=sent,
         latency_us=[end - s for s, end in zip(sent, ends, strict=True)],
         batches=[Batch(rows=size, executions=count, compute_us=time)],
@@ -119,6 +119,19 @@ def test_the_simulator_gets_the_times_of_the_curve() -> None:
     merging = simulate(config, Arrivals.closed(16, 4_000, lengths=(16,)), series.service(), machine=series.machine())
     turn_us = compute_us(8, 16) + DISPATCH + 7 * MERGE
     assert merging.throughput_rps == pytest.approx(8e6 / turn_us, rel=0.01)
+
+
+def test_two_lengths_in_turn_tell_how_spinning_slows() -> None:
+    alone = (compute_us(1, 8) + compute_us(1, 16)) / 2
+    batches = [
+        Batch(rows=1, executions=20, compute_us=1.8 * SLOWER * alone),
+        Batch(rows=2, executions=1, compute_us=9e9),
+    ]
+    mixed = run(5, 1, 8).model_copy(update={"lengths": (8, 16), "batches": tuple(batches)})
+    series = curve(mixed).of(threads=1)
+    assert series.spin == pytest.approx(1.8)
+    assert series.service().spin == series.spin
+    assert series.merge_us == pytest.approx(MERGE)
 
 
 def test_a_model_without_batching_has_a_curve() -> None:

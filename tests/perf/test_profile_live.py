@@ -54,6 +54,7 @@ def test_a_curve_is_measured_stored_and_simulated(run_cli: Callable[..., Any], m
     assert all(len(runs) >= 2 for runs in series.busy(1).values())
     assert all(0.01 < time < 100 for time in series.points.values())
     assert all(batch.rows == run.rows for runs in series.busy(1).values() for run in runs for batch in run.batches)
+    assert {run.clients for run in series.runs if run.lengths == (8, 64)} == {5}
     merged = [run for run in series.runs if run.clients == 16 and run.rows == 1]
     assert max(batch.rows for run in merged for batch in run.batches) == 4
     assert all(sum(b.rows * b.executions for b in run.batches) == len(run.sent_us) * run.rows for run in series.runs)

@@ -32,7 +32,7 @@ def lone_run(clients: int, rows: int, length: int, factor: float = 1.0) -> Curve
     us = ms_of(rows, length) * 1e3 * factor
     batch = Batch(rows=rows, executions=2, compute_us=us)
     times = {"sent_us": (0.0, us), "latency_us": (us, us), "batches": (batch,)}
-    return CurveRun(threads=1, instances=2, clients=clients, rows=rows, length=length, **times)
+    return CurveRun(threads=1, instances=2, clients=clients, rows=rows, lengths=(length,), **times)
 
 
 @pytest.fixture

@@ -77,6 +77,7 @@ def _as_dict(threads: int, series: Series) -> dict[str, object]:
             for point, time in series.points.items()
         ],
         "slowdown": list(series.slowdown),
+        "spin": series.spin,
         "dispatch_us": series.dispatch_us,
         "merge_us": series.merge_us,
         "client_us": series.client_us,
@@ -89,7 +90,8 @@ def _as_text(threads: int, series: Series) -> str:
         [f"{point[0]} × {point[1]}", f"{time:.2f}", f"{series.uncertainty(point):.0%}", f"{residual:+.0%}"]
         for (point, time), residual in zip(series.points.items(), series.fit.residuals.values(), strict=True)
     ]
-    slower = ", ".join(f"{n} busy {f:.2f}×" for n, f in enumerate(series.slowdown, start=1) if n > 1)
+    slower = [f"{f:.2f}× with {n} busy" for n, f in enumerate(series.slowdown, start=1) if n > 1]
+    slower += [f"{series.spin:.2f}× more while lengths that differ wait"] if series.spin > 1 else []
     lines = [
         f"{threads} thread{'s' * (threads != 1)} an instance",
         table(["rows × length", "ms", "±", "law off by"], rows),
@@ -97,7 +99,7 @@ def _as_text(threads: int, series: Series) -> str:
         f"adds    {_us(series.dispatch_us)} an execution, {_us(series.merge_us)} a merged request",
         f"client  {_us(series.client_us)} there and back",
     ]
-    return "\n".join([*lines, f"slower  {slower}"] if slower else lines)
+    return "\n".join([*lines, f"slower  {', '.join(slower)}"] if slower else lines)
 
 
 def _us(value: float) -> str:
