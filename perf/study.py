@@ -6,14 +6,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import platform
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from tooling.errors import Problem, UsageError
-from tooling.repository import usable_cores
 
 SCHEMA_VERSION = 1
 FILE_NAME = "study.jsonl"
@@ -111,27 +109,6 @@ def read_study(directory: Path) -> tuple[Record, list[Record]]:
     if not lines or lines[0].get("record") != "header":
         raise UsageError("the study has no header", where=path, hint="run `tritune tune` to make a study")
     return lines[0], lines[1:]
-
-
-def host_facts() -> dict[str, Any]:
-    """What of this machine a measurement depends on: processor, usable cores, kernel, C library, Python."""
-    return {
-        "cpu": _cpu_model(),
-        "cores": usable_cores(),
-        "kernel": platform.release(),
-        "libc": " ".join(platform.libc_ver()),
-        "python": platform.python_version(),
-    }
-
-
-def _cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _parse(content: bytes, path: Path) -> Iterator[Record]:

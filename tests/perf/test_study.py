@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from perf.study import FILE_NAME, Study, host_facts, read_study
+from perf.provenance import host_facts
+from perf.study import FILE_NAME, Study, read_study
 from tooling.errors import UsageError
 
 HEADER = {"model": {"sha256": "ab"}, "workload": {"concurrency": 8}, "grid": {"instances": [1, 2]}}
