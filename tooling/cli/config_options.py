@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from tooling.cli.tune import duration_us
+from tooling.cli.options import duration_us
 from tooling.errors import UsageError
 
 _QUEUE = "dynamic_batching.default_queue_policy"

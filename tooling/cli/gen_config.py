@@ -12,7 +12,7 @@ from tooling.cli import config_options
 from tooling.cli.app import console_of
 from tooling.cli.config_draft import Ask, Draft, Present, make_draft
 from tooling.cli.config_source import Source, from_file, from_models, from_server, from_template
-from tooling.cli.tune import duration_us
+from tooling.cli.options import duration_us
 from tooling.console import Console
 from tooling.errors import UsageError
 

@@ -43,12 +43,13 @@ def read_onnx(path: Path) -> ModelSignature:
     from google.protobuf.message import DecodeError
 
     try:
-        return _signature(path, _parse(path))
+        return signature_of(path, parse_onnx(path))
     except (DecodeError, ValueError) as error:  # other protobuf, undefined enum numbers, names that are not UTF-8
         raise unusable(path, str(error)) from error
 
 
-def _signature(path: Path, model: Any) -> ModelSignature:
+def signature_of(path: Path, model: Any) -> ModelSignature:
+    """The signature of a parsed file; `model` is used up. Raises UsageError as `read_onnx` does."""
     graph = model.graph
     constants = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
     inputs = [v for v in graph.input if v.name not in constants or model.ir_version >= _OVERRIDABLE_SINCE_IR]
@@ -64,7 +65,8 @@ def _signature(path: Path, model: Any) -> ModelSignature:
     )
 
 
-def _parse(path: Path) -> Any:
+def parse_onnx(path: Path) -> Any:
+    """The model without the data of its large weights. Raises UsageError for a file that is not a whole ONNX model."""
     import onnx
 
     model = onnx.ModelProto.FromString(skeleton(path))

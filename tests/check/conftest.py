@@ -1,0 +1,166 @@
+"""Repositories from short texts: the examples of rules, small ONNX models, and what `tritune check` says to them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+MODEL = "x: FP32 [batch, 8] -> y: FP32 [batch, 8]"
+_TENSOR = re.compile(r"(\w+):\s*(\w+)\s*\[([^\]]*)\]")
+_TYPES = {"FP32": "FLOAT", "FP16": "FLOAT16", "FP64": "DOUBLE", "BF16": "BFLOAT16"}
+
+
+def _values(text: str) -> list[Any]:
+    from onnx import TensorProto, helper
+
+    found = []
+    for name, kind, dims in _TENSOR.findall(text):
+        shape = [int(dim) if dim.lstrip("-").isdecimal() else dim for dim in dims.replace(" ", "").split(",") if dim]
+        found.append(helper.make_tensor_value_info(name, getattr(TensorProto, _TYPES.get(kind, kind)), shape))
+    return found
+
+
+def _filler(inputs: list[Any], outputs: list[Any]) -> list[Any]:
+    """Nodes that give each output its declared type, and a shape that no inference can know."""
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("Cast", [inputs[0].name], ["inner_number"], to=TensorProto.FLOAT),
+        helper.make_node("Unique", ["inner_number"], ["inner_unique"]),
+        helper.make_node("Cast", ["inner_unique"], ["inner_shape"], to=TensorProto.INT64),
+        helper.make_node("Reshape", ["inner_number", "inner_shape"], ["inner_any"]),
+        helper.make_node("Add", ["inner_any", "w"], ["inner_sum"]),
+    ]
+    for output in outputs:
+        nodes.append(helper.make_node("Cast", ["inner_sum"], [output.name], to=output.type.tensor_type.elem_type))
+    return nodes
+
+
+def _nodes(text: str, inputs: list[Any], outputs: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """Nodes, weights and declared inner types of a model."""
+    from onnx import TensorProto, helper
+
+    if "bad cast" in text:
+        inner = helper.make_tensor_value_info("c", TensorProto.FLOAT16, None)
+        weight = helper.make_tensor("w", TensorProto.FLOAT16, [8], [1.0] * 8)
+        nodes = [
+            helper.make_node("Cast", ["x"], ["c"], to=TensorProto.FLOAT),
+            helper.make_node("Add", ["c", "w"], ["y"]),
+        ]
+        return nodes, [weight], [inner]
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [1], bytes(4), raw=True)
+    if "lookup" in text:
+        table = helper.make_tensor("table", TensorProto.FLOAT, [100, 4], [1.0] * 400)
+        return [helper.make_node("Gather", ["table", inputs[0].name], [outputs[0].name])], [table], []
+    nodes = _filler(inputs, outputs)
+    if "contrib" in text:
+        nodes.append(helper.make_node("EmbedLayerNormalization", [inputs[0].name], ["unused"], domain="com.microsoft"))
+    if "custom" in text:
+        nodes.append(helper.make_node("Fused", [inputs[0].name], ["unused"], domain="my.operators"))
+    return nodes, [weight], []
+
+
+def write_model(path: Path, text: str) -> Path:
+    """Write the ONNX model that a text describes: `x: FP32 [batch, 8] -> y: FP32 [batch, 8] opset 17 ir 8 …`."""
+    from onnx import external_data_helper, helper, save
+
+    left, _, right = text.partition("->")
+    inputs, outputs = _values(left), _values(right)
+    nodes, weights, inner = _nodes(text, inputs, outputs)
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, weights, value_info=inner)
+    opset = int(next(iter(re.findall(r"opset (\d+)", text)), 17))
+    domains = sorted({node.domain for node in nodes if node.domain})
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    ir = int(next(iter(re.findall(r"ir (\d+)", text)), 8))
+    model = helper.make_model(graph, opset_imports=imports, ir_version=ir)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = next(iter(re.findall(r"external (\S+)", text)), None)
+    if kind is not None:
+        weight = model.graph.initializer[0]
+        location = kind if "." in kind else "weights.bin"
+        external_data_helper.set_external_data(weight, location, offset=0, length=4)
+        weight.ClearField("raw_data")
+        if kind == "short":
+            (path.parent / location).write_bytes(b"1")
+    save(model, path)
+    return path
+
+
+def plan(version: str) -> bytes:
+    """The header of a TensorRT plan of this version."""
+    numbers = [*map(int, version.split(".")), 0, 0, 0][:4]
+    return b"ftrt" + bytes(20) + bytes(numbers) + b"engine"
+
+
+@dataclass(frozen=True)
+class Example:
+    """What an example becomes: the path to check, the options, and the directory of the model it is about."""
+
+    path: Path
+    options: list[str]
+    model: Path
+
+
+def write_example(root: Path, text: str) -> Example:
+    """Write a config and the files that follow it under lines `--- PATH`; `root` becomes a repository."""
+    config, *sections = re.split(r"(?:^|\n)--- ", text)
+    parts = dict(section.partition("\n")[::2] for section in sections)
+    model = root / parts.pop("name", "example").strip()
+    options = re.findall(r"--server-args .*|\S+", parts.pop("options", ""))
+    options = [word for option in options for word in option.split(" ", 1 if "server-args" in option else -1)]
+    checked = parts.pop("checked", "").strip()
+    if "request" in parts:
+        root.mkdir(parents=True, exist_ok=True)
+        request = root.parent / "request.json"
+        request.write_text(parts.pop("request"), encoding="utf-8")
+        options += ["--request", str(request), "--model", model.name]
+    parts = {"config.pbtxt": config, "1/model.onnx": MODEL, **parts}
+    if any(name.startswith("config.pbtxt/") for name in parts):
+        del parts["config.pbtxt"]
+    (model / "1").mkdir(parents=True)
+    for name, content in parts.items():
+        path = model / name
+        if content.strip() == "absent":
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".onnx" and "->" in content:
+            write_model(path, content)
+        elif content.startswith("plan "):
+            path.write_bytes(plan(content.split()[1]))
+        else:
+            path.write_text(content, encoding="utf-8")
+    if checked == "empty":
+        (root / "none").mkdir()
+        return Example(root / "none", options, model)
+    return Example(model / checked if checked else root, options, model)
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Callable[[str], Example]:
+    return lambda text: write_example(tmp_path / "repository", text)
+
+
+@pytest.fixture
+def check(run_cli: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """Run `tritune check` and return its data, with the exit code."""
+
+    def run(path: Path, *options: str) -> dict[str, Any]:
+        result = run_cli("check", path, *options, "--json")
+        assert result.json["error"] is None, result.json["error"]
+        assert "Traceback" not in result.err
+        return {**result.json["data"], "exit_code": result.code}
+
+    return run
+
+
+@pytest.fixture
+def write() -> ModuleType:
+    """This module, for the functions that write models and plans."""
+    return sys.modules[__name__]

@@ -1,0 +1,67 @@
+"""Applies the safe fixes of findings to config files, one after the other, comments and order kept. Layer: check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tooling.check.finding import Finding
+from tooling.check.runner import Report
+from tooling.config.proto import pb
+from tooling.errors import UsageError
+from tooling.pbtxt.editor import edit
+from tooling.pbtxt.message import load
+from tooling.pbtxt.paths import apply
+from tooling.repository import write_atomic
+
+_ROUNDS: Final = 200
+"""Fixes made at most: each removes what it is for, so a repository that needs more does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """One fix that was written: the finding, and the assignments that were made."""
+
+    finding: Finding
+    file: Path
+
+
+def fix(judge: Callable[[], Report]) -> tuple[list[Fixed], Report]:
+    """Judge, fix the first finding that has a safe fix, and judge again, until none is left.
+
+    A fix that does not take its finding away, or a text that cannot be edited, is left alone. Raises UsageError when a
+    file cannot be written.
+    """
+    done: list[Fixed] = []
+    left: set[tuple[str, str, str]] = set()
+    report = judge()
+    for _ in range(_ROUNDS):
+        finding = next((f for f in report.findings if f.fix and _key(f) not in left), None)
+        if finding is None:
+            break
+        left.add(_key(finding))
+        path = Path(finding.place.file)
+        if _write(path, finding):
+            done.append(Fixed(finding, path))
+            report = judge()
+    return done, report
+
+
+def _key(finding: Finding) -> tuple[str, str, str]:
+    return finding.rule.id, finding.place.file, finding.message
+
+
+def _write(path: Path, finding: Finding) -> bool:
+    """Change one file; False when its text has faults."""
+    source = path.read_bytes() if path.is_file() else b""
+    try:
+        config = load(source, pb().ModelConfig(), path)
+        changed = edit(source, apply(config, finding.fix), path)
+    except UsageError:
+        return False
+    if changed == source:
+        return False
+    write_atomic(path, changed)
+    return True

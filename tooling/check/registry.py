@@ -1,0 +1,118 @@
+"""Every rule, and the checks that find them broken, in the order in which Triton would come across it. Layer: check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Final, TypeAlias
+
+from tooling.check.completion import leaves_out
+from tooling.check.finding import Finding, Rule
+from tooling.check.model import Model
+from tooling.check.rules import (
+    advice,
+    batch_io,
+    comments,
+    dynamic,
+    ensemble,
+    features,
+    graph,
+    instances,
+    onnx_controls,
+    onnx_file,
+    onnx_model,
+    onnx_options,
+    onnx_shapes,
+    platform,
+    python_model,
+    requests,
+    sequence,
+    serving,
+    state,
+    tensorrt,
+    tensors,
+    text,
+    versions,
+    vllm,
+    warmup,
+)
+from tooling.errors import UsageError, suggest
+
+Check: TypeAlias = Callable[[Model], Iterator[Finding]]
+
+_MODULES: Final = (
+    *(text, serving, platform, dynamic, sequence, ensemble, features, graph, versions, instances, tensors, batch_io),
+    *(onnx_file, onnx_options, onnx_model, onnx_controls, onnx_shapes, warmup, state, python_model, tensorrt, vllm),
+    *(advice, requests, comments),
+)
+_POLL: Final[tuple[Check, ...]] = (
+    platform.agents,
+    platform.platform,
+    dynamic.dynamic_batching,
+    sequence.sequence_batching,
+    ensemble.ensemble,
+    features.features,
+)
+_TENSORS: Final[tuple[Check, ...]] = (tensors.tensors, batch_io.batch_io)
+_DEPENDENCY: Final[tuple[Check, ...]] = (graph.dependencies, graph.tensors)
+_BACKEND: Final[tuple[Check, ...]] = (platform.backend, instances.instance_groups, onnx_options.parameters)
+_FILES: Final[tuple[Check, ...]] = (onnx_file.onnx_files, onnx_options.accelerators)
+_MODEL: Final[tuple[Check, ...]] = (
+    onnx_model.onnx_model,
+    python_model.python_model,
+    tensorrt.plans,
+    vllm.vllm,
+    warmup.warmup,
+    state.states,
+)
+# What no server says; any order would do.
+_ADVICE: Final[tuple[Check, ...]] = (
+    versions.model_files,
+    versions.directories,
+    dynamic.batching_advice,
+    features.tags,
+    features.cache,
+    tensors.duplicates,
+    instances.zero_counts,
+    advice.batching,
+    advice.threads,
+    advice.answers,
+)
+
+
+def checks_of(model: Model) -> tuple[Check, ...]:
+    """The checks of a model whose text is readable, in the order of the server it is judged for."""
+    strict = model.target.strict
+    completing = not strict and leaves_out(model.config)
+    files: tuple[Check, ...] = (*_FILES, onnx_model.completion)
+    return (
+        *_POLL,
+        *(_TENSORS if strict else ()),
+        platform.directory_name,
+        *_DEPENDENCY,
+        versions.versions,
+        *_BACKEND,
+        *(files if completing else ()),
+        *(() if strict else _TENSORS),
+        versions.labels,
+        versions.batching_library,
+        *(() if completing else files),
+        *_MODEL,
+        *_ADVICE,
+    )
+
+
+@cache
+def rules() -> Mapping[str, Rule]:
+    """Every rule by its id, in the order of the documentation."""
+    return {rule.id: rule for module in _MODULES for rule in module.RULES}
+
+
+def rule_named(name: str) -> Rule:
+    """The rule with this id. Raises UsageError when there is none."""
+    known = rules()
+    if name not in known:
+        raise UsageError(
+            "no such rule", got=f"`{name}`", expected="an id as findings show it", hint=suggest(name, known)
+        )
+    return known[name]

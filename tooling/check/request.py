@@ -1,0 +1,121 @@
+"""Requests from a file: the body of an HTTP request, or the input data of perf_analyzer. Layer: check."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+from tooling.check.sizes import protocol_name
+from tooling.config.proto import ModelConfig
+from tooling.errors import UsageError
+
+_LARGEST: Final = 64 * 2**20
+_FORM: Final = (
+    '`{"inputs": [{"name": …, "datatype": "INT64", "shape": [1, 5], "data": […]}]}`, '
+    'or perf_analyzer\'s `{"data": […]}`'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One input of a request: its protocol type, its whole shape, and its values where they are given."""
+
+    name: str
+    data_type: str | None
+    shape: tuple[int, ...]
+    values: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request: inputs by name, the outputs asked for, and parameters such as `sequence_id`. `label` tells it apart.
+
+    `answer` is an error text that a server gave to such a request.
+    """
+
+    label: str
+    inputs: Mapping[str, Tensor]
+    outputs: tuple[str, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    request_id: str = ""
+    answer: str | None = None
+
+
+def read_requests(path: Path, config: ModelConfig) -> list[Request]:
+    """The requests of a file for a model with this config.
+
+    Raises UsageError for a file that is neither form.
+    """
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise UsageError("too large for a request", where=path, expected=f"{_LARGEST} bytes at most")
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError("not a request", where=path, got=str(error), expected=_FORM) from error
+    try:
+        if isinstance(content, dict) and "data" in content and "inputs" not in content and "name" not in content:
+            return list(_perf_analyzer(content["data"], config))
+        return [_body(entry, index) for index, entry in enumerate(content if isinstance(content, list) else [content])]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError("not a request", where=path, got=f"{type(error).__name__}: {error}", expected=_FORM) from error
+
+
+def _body(content: Mapping[str, Any], index: int) -> Request:
+    """The body of `POST /v2/models/NAME/infer`; a single input may stand alone."""
+    listed = [content] if "name" in content and "shape" in content else content.get("inputs", [])
+    inputs = {str(entry["name"]): _tensor(entry) for entry in listed}
+    if not inputs and "error" not in content:
+        raise ValueError("no inputs")
+    return Request(
+        str(content.get("id") or f"request {index}"),
+        inputs,
+        tuple(str(output["name"]) for output in content.get("outputs", [])),
+        dict(content.get("parameters", {})),
+        str(content.get("id", "")),
+        str(content["error"]) if "error" in content else None,
+    )
+
+
+def _tensor(entry: Mapping[str, Any]) -> Tensor:
+    shape = tuple(int(length) for length in entry["shape"])
+    data_type = entry.get("datatype")
+    values = tuple(_flat(entry["data"])) if "data" in entry else None
+    return Tensor(str(entry["name"]), None if data_type is None else str(data_type), shape, values)
+
+
+def _flat(data: Any) -> Iterator[Any]:
+    """The elements of nested lists, in order."""
+    pending = [data]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, list):
+            pending += reversed(item)
+        else:
+            yield item
+
+
+def _perf_analyzer(steps: Sequence[Any], config: ModelConfig) -> Iterator[Request]:
+    """Each step is a request of batch 1; steps inside a list are a sequence."""
+    batching = config.max_batch_size > 0
+    known = {tensor.name: tensor for tensor in config.input}
+    for index, entry in enumerate(steps):
+        for number, step in enumerate(entry if isinstance(entry, list) else [entry]):
+            label = f"step {index}.{number}" if isinstance(entry, list) else f"step {index}"
+            inputs = {str(name): _step(str(name), value, known.get(name), batching) for name, value in step.items()}
+            yield Request(label, inputs)
+
+
+def _step(name: str, value: Any, tensor: Any, batching: bool) -> Tensor:
+    content, shape = (value.get("content"), value.get("shape")) if isinstance(value, dict) else (value, None)
+    values = tuple(_flat(content)) if content is not None else None
+    if shape is None:
+        dims = list(tensor.dims) if tensor is not None else []
+        shape = dims if dims and -1 not in dims else [len(values or ())]
+    dims = [int(length) for length in shape]
+    data_type = protocol_name(tensor.data_type) if tensor is not None else None
+    whole = [1, *dims] if batching else dims
+    return Tensor(name, data_type, tuple(whole), values if values is None or len(values) == prod(whole) else None)

@@ -1,0 +1,99 @@
+"""Rules about how a repository is served: its directory, a compose file, a Dockerfile. Layer: check."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tooling.check.finding import Evidence, Finding, Place, Stage
+from tooling.check.rules.kinds import advice, load, note, request
+
+_OLD_HEALTH: Final = re.compile(r"/api/health/(\w+)")
+
+IS_A_MODEL = load(
+    "repository-is-a-model",
+    "The path is a model directory, not a model repository.",
+    "Triton is given the directory that holds the models. Started on a model directory it takes its versions for "
+    "models: the "
+    "server runs, and lists a model called `1`.",
+    "max_batch_size: 8\n--- checked\n.",
+    "ModelRepositoryManager (core)",
+)
+EMPTY = advice(
+    "repository-empty",
+    "The repository has no models.",
+    "Every directory of a repository is a model; files beside them are passed over.",
+    "--- checked\nempty",
+    "ModelRepositoryManager (core)",
+)
+EXIT_ON_ERROR = note(
+    "exit-on-error",
+    "One model that does not load keeps the whole server from starting.",
+    "`--exit-on-error` is true by default; with false the other models serve, and readiness stays off.",
+    "max_batch_size: -1\n--- ../good/1/model.onnx\nx: FP32 [batch, 8] -> y: FP32 [batch, 8]",
+    "tritonserver",
+    evidence=Evidence.RUN,
+)
+NO_BINARY = load(
+    "image-without-server",
+    "The image has no tritonserver in it.",
+    "`tritonclient` is the client; the server comes in NVIDIA's images.",
+    "max_batch_size: 8\n--- ../Dockerfile\nFROM nvidia/cuda:12.4.1-runtime-ubuntu22.04\nRUN pip install tritonclient\n"
+    'CMD ["tritonserver", "--model-repository=/models"]',
+    "contents of the packages",
+    evidence=Evidence.DOCUMENTED,
+)
+OLD_HEALTH = request(
+    "health-url-old",
+    "A health check asks for a URL of the first server generation.",
+    "/api/health/* belongs to version 1; today it is /v2/health/live and /v2/health/ready.",
+    "max_batch_size: 8\n--- ../compose.yaml\nservices:\n  triton:\n    image: nvcr.io/nvidia/tritonserver:24.10-py3\n"
+    '    healthcheck: {test: [CMD, curl, -f, "http://localhost:8000/api/health/live"]}',
+    "KServe v2 protocol",
+    evidence=Evidence.DOCUMENTED,
+)
+UNREADABLE = advice(
+    "compose-unreadable",
+    "The compose file cannot be read.",
+    "It is judged for the server's image, options and GPUs only when it is YAML with services.",
+    "max_batch_size: 8\n--- ../compose.yaml\nservices: [",
+    "YAML",
+    stage=Stage.POLL,
+)
+RULES = (IS_A_MODEL, EMPTY, EXIT_ON_ERROR, NO_BINARY, OLD_HEALTH, UNREADABLE)
+
+
+def compose_health(shown: str, services: Mapping[str, Any]) -> Iterator[Finding]:
+    """Health checks of the services that run Triton."""
+    for name, service in services.items():
+        test = service.get("healthcheck") if isinstance(service, dict) else None
+        match = _OLD_HEALTH.search(str(test)) if test else None
+        if match:
+            yield Finding(
+                OLD_HEALTH,
+                Place(shown),
+                f"service {name}: /api/health/{match[1]} does not exist; use /v2/health/{match[1]}",
+                hint=f"curl -f http://localhost:8000/v2/health/{match[1]}",
+            )
+
+
+def dockerfile(path: Path, shown: str) -> Iterator[Finding]:
+    """A Dockerfile that starts a server it does not have."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return
+    images = [line.split()[1] for line in lines if line.upper().startswith("FROM ") and len(line.split()) > 1]
+    starts = next(
+        (n for n, line in enumerate(lines, 1) if re.match(r"(CMD|ENTRYPOINT)\b.*\btritonserver\b", line)), None
+    )
+    installs = any(re.search(r"nvidia-pytriton|COPY --from=\S*tritonserver", line) for line in lines)
+    if starts is not None and images and "tritonserver" not in images[-1] and not installs:
+        yield Finding(
+            NO_BINARY,
+            Place(shown, starts, 1),
+            f"image has no tritonserver binary: {images[-1]}",
+            hint="FROM nvcr.io/nvidia/tritonserver:<tag>-py3",
+        )

@@ -1,0 +1,217 @@
+"""Rules about the config file as a text: its syntax, placeholders, a missing or misspelt file. Layer: check."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from tooling.check.finding import Evidence, Finding, Place, Stage
+from tooling.check.model import Model
+from tooling.check.rules.kinds import advice, note, poll
+from tooling.check.text import ConfigText
+from tooling.pbtxt.faults import Fault
+from tooling.repository import CONFIG_FILE
+
+_TEMPLATE_SUFFIXES: Final = (".j2", ".jinja", ".jinja2", ".template", ".tmpl", ".tpl", ".in")
+_ONEOF: Final = re.compile(
+    r'Field "(\w+)" is specified along with field "(\w+)", another member of oneof "scheduling_choice"'
+)
+_UNKNOWN: Final = re.compile(r'has no field named "(\w+)"')
+_NESTED_VALUE: Final = re.compile(rb"\{\s*string_value\s*:\s*(\"[^\"\n]*\"|'[^'\n]*')")
+
+SYNTAX = poll(
+    "syntax",
+    "The config is not protobuf text that Triton's parser reads.",
+    "One wrong character, one unknown field or one field written twice makes the whole file unreadable: the server "
+    "logs "
+    "`failed to read text proto` and the parser's line and column on stderr. It stops at the first fault; here all are "
+    "listed, those that only a later reading would find too.",
+    "max_batch_size = 8",
+    "ReadTextProto (core) over protobuf's text parser",
+)
+PLACEHOLDER = poll(
+    "unfilled-placeholder",
+    "A template's placeholder was not filled in.",
+    "`${name}`, `{{ name }}` and `{% … %}` mean nothing to Triton; its parser stops at the first of them with "
+    "`Expected integer, got: $` or the like.",
+    "max_batch_size: ${max_batch_size}",
+    "protobuf's text parser",
+)
+PLACEHOLDER_VALUE = advice(
+    "placeholder-in-string",
+    "A quoted value still holds a placeholder.",
+    "The text parses, so the server starts and hands the literal `${name}` to the backend, which fails later or uses a "
+    "directory of that name. TensorRT-LLM's own configs leave optional ones like this on purpose.",
+    'parameters { key: "engine_dir" value: { string_value: "${engine_dir}" } }',
+    "parameters are plain strings for the core",
+    stage=Stage.POLL,
+)
+TEMPLATE = note(
+    "template",
+    "The file is a template, to be filled in before Triton reads it.",
+    "Its name says so, and its placeholders are where the parser stops; it is not judged any further.",
+    "max_batch_size: ${max_batch_size}\n--- config.pbtxt.template\nmax_batch_size: ${max_batch_size}\n--- "
+    "checked\nconfig.pbtxt.template",
+    "file name",
+    stage=Stage.POLL,
+)
+MISSING = poll(
+    "config-missing",
+    "There is no config.pbtxt, and auto-complete is off.",
+    "With `--disable-auto-complete-config` the file must be there; without that option an empty config is assumed.",
+    "--- config.pbtxt\nabsent\n--- options\n--strict",
+    "GetModelConfig (core)",
+)
+MISSING_COMPLETED = advice(
+    "config-missing-completed",
+    "There is no config.pbtxt: Triton makes one up.",
+    "The ONNX Runtime backend then takes names, types and shapes from the file, `max_batch_size` 4 (its default) "
+    "where the "
+    "model can batch, and two CPU instances. No other setting can be made.",
+    "--- config.pbtxt\nabsent",
+    "auto-complete of the onnxruntime backend",
+    evidence=Evidence.RUN,
+    stage=Stage.POLL,
+)
+MISSPELT = advice(
+    "config-misspelt",
+    "A file that is almost called config.pbtxt is ignored.",
+    "Triton looks for exactly `config.pbtxt`; everything in the other file is without effect, and nothing is logged.",
+    "--- config.pbtxt\nabsent\n--- config.pbtx\nmax_batch_size: 8",
+    "GetModelConfig (core)",
+    evidence=Evidence.RUN,
+    stage=Stage.POLL,
+)
+UNREADABLE = poll(
+    "config-unreadable",
+    "The config is there but cannot be read.",
+    "A directory, a broken link, a file without permission or one of many megabytes is no config.",
+    "--- config.pbtxt/file\nx",
+    "ReadTextProto (core)",
+    evidence=Evidence.READ,
+)
+NOT_UTF8 = poll(
+    "string-not-utf-8",
+    "A string of the config is not UTF-8.",
+    "protobuf's text parser takes it, but the message cannot be turned into JSON for the backend.",
+    'metric_tags { key: "team" value: "\\377" }',
+    "protobuf's serialiser",
+    evidence=Evidence.READ,
+)
+RULES = (
+    SYNTAX,
+    PLACEHOLDER,
+    PLACEHOLDER_VALUE,
+    TEMPLATE,
+    MISSING,
+    MISSING_COMPLETED,
+    MISSPELT,
+    UNREADABLE,
+    NOT_UTF8,
+)
+
+
+def text(model: Model) -> Iterator[Finding]:
+    """Everything about the file itself; when its text is unreadable, nothing else of the model can be judged."""
+    config = model.text
+    if model.unreadable is not None:
+        yield model.find(
+            UNREADABLE,
+            f"{CONFIG_FILE} cannot be read: {model.unreadable}",
+            hint="put a text file in its place: tritonserver 2.51 dies on a directory",
+        )
+    elif config is None:
+        yield from _missing(model)
+    elif any(not mark.in_string for mark in config.placeholders()):
+        yield from _placeholders(model, config)
+    else:
+        for fault in config.document.faults:
+            yield _fault(model, config, fault)
+    if config is not None:
+        for mark in config.placeholders():
+            if mark.in_string:
+                yield model.find(
+                    PLACEHOLDER_VALUE,
+                    f"line {mark.place.line}: the value still holds the placeholder {mark.text}",
+                    place=mark.place,
+                    hint="run the template filler, or take the entry out",
+                )
+
+
+def _missing(model: Model) -> Iterator[Finding]:
+    close = difflib.get_close_matches(CONFIG_FILE, [name for name, is_dir in model.entries.items() if not is_dir], n=1)
+    if model.target.strict:
+        yield model.find(
+            MISSING,
+            f"{model.name} has no {CONFIG_FILE}, and auto-complete is off",
+            says=f"failed to open text file for read {model.config_name}: No such file or directory",
+            hint=f"rename {close[0]}" if close else f"write one with `tritune gen-config {model.shown}`",
+        )
+        return
+    if close:
+        yield model.find(
+            MISSPELT,
+            f"found {close[0]} - misspelled? Triton reads only {CONFIG_FILE}",
+            place=Place(f"{model.shown}/{close[0]}"),
+            hint=f"rename it to {CONFIG_FILE}",
+        )
+    if model.config.backend == "onnxruntime":
+        batch = model.completed.max_batch_size
+        yield model.find(
+            MISSING_COMPLETED,
+            f"{model.name} has no {CONFIG_FILE}: the server would auto-complete with max_batch_size {batch}"
+            " and two CPU instances",
+            hint=f"write one with `tritune gen-config {model.shown}`",
+        )
+
+
+def _placeholders(model: Model, config: ConfigText) -> Iterator[Finding]:
+    marks = [mark for mark in config.placeholders() if not mark.in_string]
+    if config.path.suffix in _TEMPLATE_SUFFIXES:
+        names = ", ".join(dict.fromkeys(mark.text for mark in marks))
+        yield model.find(TEMPLATE, f"a template with {len(marks)} placeholders: {names}", place=Place(config.name))
+        return
+    for mark in marks:
+        yield model.find(
+            PLACEHOLDER,
+            f"line {mark.place.line}: unfilled placeholder {mark.text}",
+            place=mark.place,
+            says=f"failed to read text proto from {config.name}",
+            hint="run the template filler",
+        )
+
+
+def _fault(model: Model, config: ConfigText, fault: Fault) -> Finding:
+    place = Place(config.name, fault.line, fault.column)
+    if fault.message == "String is not valid UTF-8.":
+        return model.find(NOT_UTF8, "the string is not valid UTF-8", place=place, hint=fault.hint)
+    return model.find(
+        SYNTAX,
+        f"line {fault.line}, column {fault.column}: {fault.message}",
+        place=place,
+        says=f"failed to read text proto from {config.name}" if fault.server else None,
+        hint=_hint(config, fault),
+    )
+
+
+def _hint(config: ConfigText, fault: Fault) -> str | None:
+    """What to do: for the slips that need more than the parser's own hint, how it should be written."""
+    if match := _ONEOF.search(fault.message):
+        pair = f"{match[1]} and {match[2]} exclude each other"
+        if "ensemble_scheduling" in match.groups():
+            other = match[1] if match[2] == "ensemble_scheduling" else match[2]
+            return f"{pair}: put {other} into the step models"
+        return f"{pair}: keep one"
+    if fault.message.startswith("Expected string, got: {"):
+        nested = _NESTED_VALUE.match(config.source, fault.offset)
+        value = nested[1].decode(errors="replace") if nested else '"…"'
+        return f"accelerator parameter values are plain strings: value: {value}"
+    if fault.message.startswith('Expected "{", found ""'):
+        return 'parameters hold messages: value: { string_value: "…" }'
+    if match := _UNKNOWN.search(fault.message):
+        return (
+            f"unknown field {match[1]}: {fault.hint.replace('belongs into', 'belongs inside')}" if fault.hint else None
+        )
+    return fault.hint

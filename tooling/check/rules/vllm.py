@@ -1,0 +1,184 @@
+"""Rules about vLLM models: their engine arguments, which no server checks before it starts the engine. Layer: check."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tooling.check.finding import Evidence, Finding, Place
+from tooling.check.model import Model
+from tooling.check.rules.kinds import load
+
+_FILE: Final = "model.json"
+_LARGEST: Final = 2**20
+_UTILIZATION: Final = "gpu_memory_utilization"
+# Arguments that vLLM took away, with the first Triton release whose vLLM lacks them.
+_REMOVED: Final = {"disable_log_requests": "25.09"}
+
+
+def _example(arguments: str, config: str = "") -> str:
+    return f'backend: "vllm"\n{config}\n--- 1/model.onnx\nabsent\n--- 1/{_FILE}\n{arguments}'
+
+
+MISSING = load(
+    "vllm-arguments-missing",
+    "A version has no model.json.",
+    "It holds the engine's arguments, `model` among them.",
+    'backend: "vllm"\n--- 1/model.onnx\nabsent',
+    "vLLM backend",
+    evidence=Evidence.READ,
+)
+BROKEN = load(
+    "vllm-arguments-broken",
+    "model.json is no JSON object that names a model.",
+    "Its keys are the arguments of vLLM's AsyncEngineArgs.",
+    _example('{"dtype": "half"}'),
+    "vLLM backend",
+    evidence=Evidence.READ,
+)
+REMOVED = load(
+    "vllm-argument-removed",
+    "vLLM no longer knows this argument.",
+    "The keys of model.json are passed on as arguments: an unknown one is a TypeError, and the model does not load. "
+    "Judged for "
+    "the newest vLLM unless a release is named.",
+    _example('{"model": "org/llm", "disable_log_requests": true}'),
+    "vllm-project/vllm#23283",
+    evidence=Evidence.REPORTED,
+)
+MEMORY = load(
+    "vllm-memory-shares",
+    "The vLLM models of one GPU want more than all of its memory.",
+    "gpu_memory_utilization is a share of the whole GPU, not of what is left: a second engine finds no memory for "
+    "its cache.",
+    _example('{"model": "org/a", "gpu_memory_utilization": 0.9}')
+    + '\n--- ../other/config.pbtxt\nbackend: "vllm"\n--- ../other/1/model.json\n'
+    '{"model": "org/b", "gpu_memory_utilization": 0.9}',
+    "triton-inference-server/server#7562",
+    evidence=Evidence.REPORTED,
+)
+BATCH = load(
+    "vllm-with-batching",
+    "A vLLM model has max_batch_size 0.",
+    "The engine batches by itself, token by token; the backend refuses any other value.",
+    _example('{"model": "org/llm"}', "max_batch_size: 8"),
+    "vLLM backend",
+    evidence=Evidence.READ,
+)
+KIND = load(
+    "vllm-kind",
+    "A vLLM model over several GPUs needs KIND_MODEL.",
+    "With KIND_GPU the backend shows the engine one GPU only.",
+    _example('{"model": "org/llm", "tensor_parallel_size": 2}', "instance_group { kind: KIND_GPU }"),
+    "vLLM backend",
+    evidence=Evidence.READ,
+)
+LORA = load(
+    "vllm-lora-missing",
+    "LoRA is switched on, and multi_lora.json is missing.",
+    "It names the adapters and where they are.",
+    _example('{"model": "org/llm", "enable_lora": "true"}'),
+    "vLLM backend",
+    evidence=Evidence.READ,
+)
+RULES = (MISSING, BROKEN, REMOVED, MEMORY, BATCH, KIND, LORA)
+
+
+def vllm(model: Model) -> Iterator[Finding]:
+    """The engine arguments of every version."""
+    if model.config.backend != "vllm":
+        return
+    if model.config.max_batch_size > 0:
+        yield model.find(
+            BATCH,
+            f"max_batch_size {model.config.max_batch_size}: a vLLM model has 0",
+            "max_batch_size",
+            says=f"configuration specified max_batch_size {model.config.max_batch_size}, but in auto-complete-config "
+            f"function for model '{model.config.name}' specified max_batch_size 0",
+            fix=("max_batch_size=0",),
+        )
+    for version in model.served:
+        folder = model.version_dir(version)
+        place = Place(model.shown_path(folder / _FILE))
+        if not (folder / _FILE).is_file():
+            yield model.find(
+                MISSING,
+                f"{model.name}/{version.number}/{_FILE} not found",
+                place=Place(model.shown_path(folder)),
+                says=f"'{_FILE}' containing vllm engine args must be provided in '{folder}'",
+            )
+            continue
+        arguments = _arguments(folder / _FILE)
+        if arguments is None or not isinstance(arguments.get("model"), str):
+            yield model.find(BROKEN, f"{_FILE} is no JSON object with `model`", place=place)
+            continue
+        yield from _check(model, folder, place, arguments)
+
+
+def _arguments(path: Path) -> dict[str, Any] | None:
+    try:
+        if path.stat().st_size > _LARGEST:
+            return None
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _check(model: Model, folder: Path, place: Place, arguments: Mapping[str, Any]) -> Iterator[Finding]:
+    target = model.target
+    for name, release in _REMOVED.items():
+        if name in arguments and (target.release.tag >= release or not target.release_named):
+            yield model.find(
+                REMOVED,
+                f"{name} was removed from recent vLLM (Triton {release})",
+                place=place,
+                says=f"got an unexpected keyword argument '{name}'",
+                hint="write only what you need: model, dtype, max_model_len, gpu_memory_utilization",
+            )
+    parallel = [arguments.get(key, 1) for key in ("tensor_parallel_size", "pipeline_parallel_size")]
+    several = any(isinstance(count, int) and count > 1 for count in parallel)
+    if several and any(group.kind == "KIND_GPU" for group in model.instances):
+        yield model.find(
+            KIND,
+            "an engine over several GPUs with KIND_GPU",
+            "instance_group",
+            says="KIND_GPU is currently for single-GPU models, please specify KIND_MODEL in the model's config.pbtxt "
+            "for "
+            "multi-GPU models",
+            hint="instance_group [{ count: 1 kind: KIND_MODEL }]",
+        )
+    if str(arguments.get("enable_lora", "")).lower() == "true" and not (folder / "multi_lora.json").is_file():
+        yield model.find(
+            LORA,
+            "enable_lora without multi_lora.json",
+            place=place,
+            says=f"Triton backend cannot find {folder}/multi_lora.json.",
+        )
+
+
+def memory(models: Mapping[str, Model]) -> Iterator[Finding]:
+    """The shares of one GPU that all vLLM models of a repository want; groups that list other GPUs are set apart."""
+    shares: dict[tuple[int, ...], list[tuple[Model, float]]] = {}
+    for model in models.values():
+        if model.config.backend != "vllm" or not model.readable:
+            continue
+        for version in model.served:
+            arguments = _arguments(model.version_dir(version) / _FILE) or {}
+            share = arguments.get(_UTILIZATION)
+            if isinstance(share, int | float):
+                gpus = tuple(sorted(gpu for group in model.instances for gpu in group.gpus))
+                shares.setdefault(gpus, []).append((model, float(share)))
+    for users in shares.values():
+        total = sum(share for _, share in users)
+        if len(users) > 1 and total > 1:
+            model = users[-1][0]
+            listed = ", ".join(f"{user.name} {share:g}" for user, share in users)
+            yield model.find(
+                MEMORY,
+                f"sum of {_UTILIZATION} on one GPU is {total:g}: {listed}",
+                place=Place(f"{model.shown}/{model.served[-1].number}/{_FILE}"),
+                hint="keep the sum below about 0.9",
+            )

@@ -1,0 +1,152 @@
+"""`tritune check`: what Triton would say to a repository, and what it would silently do wrong. Layer: cli."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tooling.cli.app import console_of
+from tooling.errors import UsageError
+
+if TYPE_CHECKING:
+    from tooling.check.runner import Report
+    from tooling.check.target import Target
+    from tooling.console import Console
+
+
+class Level(str, Enum):
+    """Findings that make the answer no."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+class Use(str, Enum):
+    """What an ONNX file is judged for."""
+
+    ONNXRUNTIME = "onnxruntime"
+    TENSORRT = "tensorrt"
+
+
+class Format(str, Enum):
+    """How findings are written."""
+
+    TEXT = "text"
+    SARIF = "sarif"
+    GITHUB = "github"
+
+
+def attach(app: typer.Typer) -> None:
+    @app.command()
+    def check(
+        context: typer.Context,
+        path: Path | None = typer.Argument(None, help="A model repository, or one config.pbtxt or ONNX file of it."),
+        model: list[str] = typer.Option([], metavar="NAME", help="Only this model of the repository."),
+        release: str | None = typer.Option(
+            None, help="The Triton release that will serve it. Default: the tested one."
+        ),
+        strict: bool = typer.Option(False, "--strict", help="Judge for --disable-auto-complete-config."),
+        gpus: int | None = typer.Option(None, min=0, help="GPUs the server sees. Default: not known."),
+        server_args: str = typer.Option("", metavar="TEXT", help="The options tritonserver is started with."),
+        compose: Path | None = typer.Option(
+            None, help="The compose file of the server; one in the repository is found."
+        ),
+        config_name: str | None = typer.Option(None, help="Triton's --model-config-name: judge configs/NAME.pbtxt."),
+        engine: Use = typer.Option(
+            Use.ONNXRUNTIME, "--for", help="What a lone ONNX file is for: serving, or an engine."
+        ),
+        fail_on: Level = typer.Option(Level.ERROR, help="Exit 1 for findings this bad, or worse."),
+        output_format: Format = typer.Option(Format.TEXT, "--format", help="How findings are written."),
+        request: Path | None = typer.Option(None, metavar="FILE", help="Judge the requests of a file for one model."),
+        fix: bool = typer.Option(False, "--fix", help="Apply the safe fixes to the configs first."),
+        explain: str | None = typer.Option(
+            None, metavar="RULE", help="Explain a rule, with an example; `all` lists them."
+        ),
+    ) -> None:
+        """Say offline what Triton would say to a model repository, and what it would silently do wrong."""
+        from tooling.check.target import Target, split_words, with_options
+        from tooling.releases import current_release, release_named
+
+        console = console_of(context)
+        if explain is not None:
+            _explain(console, explain)
+            return
+        if path is None:
+            raise UsageError("nothing to check", expected="a model repository", hint="run `tritune check REPOSITORY`")
+        named = current_release() if release is None else release_named(release)
+        target = Target(
+            named, release is not None, strict=strict, gpus=gpus, config_name=config_name, engine=engine is Use.TENSORRT
+        )
+        if server_args:
+            target = with_options(target, split_words(server_args))
+        if request is not None:
+            from tooling.check.runner import check_request
+
+            report = check_request(request, path, target, model)
+            _answer(console, report, output_format)
+            _exit(report, fail_on)
+            return
+        report = _report(console, path, target, model, compose, fix=fix)
+        _answer(console, report, output_format)
+        _exit(report, fail_on)
+
+
+def _report(
+    console: Console,
+    path: Path,
+    target: Target,
+    names: list[str],
+    compose: Path | None,
+    *,
+    fix: bool,
+) -> Report:
+    from tooling.check import runner
+    from tooling.check.fixing import fix as apply_fixes
+
+    def judge() -> Report:
+        return runner.check(path, target, names, compose_file=compose)
+
+    if not fix:
+        return judge()
+    done, report = apply_fixes(judge)
+    for one in done:
+        console.info(f"fixed {one.file}: [{one.finding.rule.id}] {one.finding.message}")
+    return report
+
+
+def _answer(console: Console, report: Report, output_format: Format) -> None:
+    from tooling.check.report import as_annotations, as_dict, as_text
+
+    if output_format is Format.SARIF:
+        from tooling.check.sarif import as_sarif
+
+        text = as_sarif(report)
+    elif output_format is Format.GITHUB:
+        text = as_annotations(report)
+    else:
+        text = as_text(report, details=not console.quiet)
+    console.result(as_dict(report), text)
+
+
+def _exit(report: Report, fail_on: Level) -> None:
+    from tooling.check.finding import Severity
+
+    if report.fails(Severity(fail_on.value)):
+        raise typer.Exit(1)
+
+
+def _explain(console: Console, name: str) -> None:
+    from dataclasses import asdict
+
+    from tooling.check.registry import rule_named, rules
+    from tooling.check.report import explanation
+
+    if name == "all":
+        text = "\n".join(f"{rule.id:<40} {rule.severity.value:<8} {rule.about}" for rule in rules().values())
+        console.result({"rules": [asdict(rule) for rule in rules().values()]}, text)
+        return
+    rule = rule_named(name)
+    console.result({"rule": asdict(rule)}, explanation(rule))
