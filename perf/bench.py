@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Stage = Literal["screen", "paired"]
 
+_BY_ACCIDENT = ("hung", "crashed", "interrupted", "missing", "unreachable")
+"""Outcomes that say nothing about the setting: they end its comparison now, and the next tuning tries again."""
 _TRANSIENT = ("saturated", "unstable", "no_samples")
 """Outcomes a busy host can cause by chance: such a run is repeated once before it counts."""
 _WINDOWS_PER_RUN = 3 * 1.2
@@ -147,7 +149,8 @@ class Bench:
         where = "-".join(str(identity[part]) for part in ("stage", "candidate", "pair", "side", "attempt"))
         point = self._run(self._alias if ours else self._name, where)
         self.measured += 1
-        final = point.ok or ours or (first and point.status in _TRANSIENT)
+        kept = ours and point.status not in _BY_ACCIDENT
+        final = point.ok or kept or (first and point.status in _TRANSIENT)
         record = {"record": "measurement" if final else "aborted", **identity}
         return self._keep({**record, "raw": f"raw/{where}", "measurement": point.to_dict()})
 

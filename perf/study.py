@@ -33,6 +33,8 @@ class Study:
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Study:
+        if self.path.exists() and not self.path.is_file():
+            raise UsageError("not a regular file", where=self.path, hint="give another --study directory")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("a+b")
@@ -114,18 +116,35 @@ def read_study(directory: Path) -> tuple[Record, list[Record]]:
 def _parse(content: bytes, path: Path) -> Iterator[Record]:
     for number, line in enumerate(content.splitlines(), start=1):
         try:
-            record = json.loads(line)
-        except ValueError:
+            record = json.loads(line, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):
             record = None
-        if not isinstance(record, dict):
+        if not _is_record(record):
             raise UsageError(
                 "the study is damaged",
                 where=f"{path}:{number}",
                 got=repr(line[:40].decode(errors="replace")),
-                expected="one JSON object a line",
+                expected="one record of a study a line",
                 hint="delete that line, or give another --study directory",
             )
         yield record
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no figure")
+
+
+def _is_record(record: object) -> bool:
+    """Whether a line is what `append` writes: an object that says what it is, with its figures where it has some."""
+    if not isinstance(record, dict) or not isinstance(record.get("record"), str):
+        return False
+    if record["record"] != "measurement":
+        return True
+    point = record.get("measurement")
+    if not isinstance(point, dict) or not isinstance(record.get("spent_s"), int | float):
+        return False
+    figures = [point.get(name) for name in ("throughput_rps", "avg_us", "p50_us", "p90_us", "p95_us", "p99_us")]
+    return point.get("status") != "ok" or all(isinstance(f, int | float) and f > 0 for f in figures)
 
 
 def _require_same_header(found: Record, wanted: Record, path: Path) -> None:

@@ -24,6 +24,7 @@ from perf.search import Search
 from perf.study import Record, Study
 from perf.trial import Objective, Trial, choose
 from perf.workload import Workload
+from tooling.config.changes import knob_problems
 from tooling.config.knobs import apply, read
 from tooling.config.render import origin, render
 from tooling.errors import ExternalError, Problem, Refused, UsageError
@@ -172,6 +173,9 @@ def _plan(request: TuneRequest, runtime: Runtime, analyzer: PerfAnalyzer) -> _Pl
             where=source.model_dir,
             hint="give other values with --instances, --threads, --delay or --max-batch-size",
         )
+    impossible = [problem for candidate in tries for problem in knob_problems(candidate.knobs, "onnxruntime")]
+    if impossible:
+        raise UsageError(problems=list(dict.fromkeys(impossible)))
     workload = _with_lengths(request, signature, config, source.model_dir)
     window_ms = max(_WINDOW_MS[request.objective.metric], _LIMIT_MS if request.objective.max_p99_us is not None else 0)
     header: Record = {
@@ -193,6 +197,13 @@ def _plan(request: TuneRequest, runtime: Runtime, analyzer: PerfAnalyzer) -> _Pl
 
 def _check(request: TuneRequest, config: ModelConfig) -> None:
     """What cannot be asked of this config, or together."""
+    if not config.input or not config.output:
+        raise UsageError(
+            "the config leaves inputs, outputs and batching to Triton, so it does not say what is tuned",
+            where=config.name or request.model_dir,
+            expected="a config that lists inputs and outputs",
+            hint=f"write one with `tritune gen-config {request.model_dir}`",
+        )
     if request.objective.metric == "throughput" and request.workload.request_rate is not None:
         raise UsageError(
             "throughput under a fixed request rate is that rate, so it cannot be the objective",

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 CLIENTS = 8
+MOST = 1_000_000
+"""Above this a count, a length or a rate is a slip of the keyboard."""
 Distribution = Literal["constant", "poisson"]
 
 
@@ -49,9 +51,10 @@ def counts(option: str, text: str, least: int = 1) -> tuple[int, ...]:
     """Whole numbers from `1,2`. Raises UsageError that names the option."""
 
     def count(word: str) -> int:
-        if word.isdecimal() and int(word) >= least:
+        if word.isascii() and word.isdecimal() and len(word) < 10 and least <= int(word) <= MOST:
             return int(word)
-        raise UsageError("not a usable number", where=option, got=f"`{word}`", expected=f"like 1,2, at least {least}")
+        expected = f"whole numbers like 1,2, from {least} to {MOST}"
+        raise UsageError("not a usable number", where=option, got=f"`{word}`", expected=expected)
 
     return _listed(text, count)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import counts, duration_us
+from tooling.cli.options import MOST, counts, duration_us
 from tooling.console import table
 from tooling.units import format_duration_us
 
@@ -33,7 +33,9 @@ def profile(
     budget: str = typer.Option("60s", metavar="TIME", help="Measure no point again after this time."),
     curve: Path | None = typer.Option(None, metavar="FILE", help="Where to store it [.tritune/curves/…]."),
     tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),
-    vocab_size: int | None = typer.Option(None, min=8, help="Size of the vocabulary, where there is no tokenizer."),
+    vocab_size: int | None = typer.Option(
+        None, min=8, max=MOST, help="Size of the vocabulary, where there is no tokenizer."
+    ),
 ) -> None:
     """Measure how long executions take, by rows, length and busy instances, for `tritune simulate`."""
     from perf.curve import curve_path, write_curve

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import CLIENTS, Distribution, counts, grid_of, workload_of
+from tooling.cli.options import CLIENTS, MOST, Distribution, counts, grid_of, workload_of
 from tooling.console import Console, table
 from tooling.errors import UsageError
 
@@ -29,8 +29,10 @@ def simulate(
     context: typer.Context,
     model: Path | None = typer.Argument(None, metavar="MODEL_DIR|CONFIG", help="A model directory or a config.pbtxt."),
     curve: Path | None = typer.Option(None, metavar="FILE", help="Of `tritune profile` [.tritune/curves/…]."),
-    concurrency: int | None = typer.Option(None, min=1, help=f"Clients that each wait for an answer [{CLIENTS}]."),
-    request_rate: float | None = typer.Option(None, min=0.001, help="Requests a second, sent on schedule."),
+    concurrency: int | None = typer.Option(
+        None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."
+    ),
+    request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second, sent on schedule."),
     distribution: Distribution = typer.Option("constant", help="Of the sending times."),
     burst: int = typer.Option(1, min=1, help="Requests that are sent at a time, at a constant rate."),
     lengths: str = typer.Option("", metavar="N,…", help="Token lengths of the requests. Default: the curve's."),

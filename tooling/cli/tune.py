@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import CLIENTS, counts, duration_us, grid_of, workload_of
+from tooling.cli.options import CLIENTS, MOST, counts, duration_us, grid_of, workload_of
 from tooling.console import Console
 
 if TYPE_CHECKING:
@@ -25,8 +25,10 @@ def attach(app: typer.Typer) -> None:
 def tune(
     context: typer.Context,
     model: Path = typer.Argument(metavar="MODEL_DIR", help="A model directory REPO/NAME with its config.pbtxt."),
-    concurrency: int | None = typer.Option(None, min=1, help=f"Clients that each wait for an answer [{CLIENTS}]."),
-    request_rate: float | None = typer.Option(None, min=0.001, help="Requests a second, sent on schedule."),
+    concurrency: int | None = typer.Option(
+        None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."
+    ),
+    request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second, sent on schedule."),
     lengths: str = typer.Option("", metavar="N,…", help="Token lengths of the requests. Default: real sentences."),
     objective: _Metric | None = typer.Option(None, help="[throughput with clients, p95 under a rate]"),
     max_p99: str = typer.Option("", metavar="TIME", help="A setting must keep this p99, like 50ms."),
@@ -37,7 +39,9 @@ def tune(
     budget: str = typer.Option("3m", metavar="TIME", help="Start nothing new that would take longer in all."),
     study: Path | None = typer.Option(None, help="Directory of the study; resumed if it is there."),
     tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),
-    vocab_size: int | None = typer.Option(None, min=8, help="Size of the vocabulary, where there is no tokenizer."),
+    vocab_size: int | None = typer.Option(
+        None, min=8, max=MOST, help="Size of the vocabulary, where there is no tokenizer."
+    ),
     seed: int = typer.Option(0, help="Fixes the contents of the requests."),
     apply: bool = typer.Option(False, "--apply", help="Write the chosen setting to configs/HARDWARE.pbtxt."),
     report: Path | None = typer.Option(None, metavar="FILE", help="Write an HTML report."),
@@ -75,10 +79,12 @@ def run(
     from perf.analyzer import find_perf_analyzer
     from perf.report import write_report
     from perf.tune import require_ours, tune, write_tuned_config
-    from tooling.repository import config_path, cpu_name
+    from tooling.repository import config_path, cpu_name, require_writable
     from tooling.runtime import find_runtime
 
     hardware = cpu_name()
+    if report:
+        require_writable(report)
     if apply:
         require_ours(config_path(request.model_dir, hardware))
     runtime = find_runtime()
