@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from perf.compare import Side, pair_order
 from perf.grid import Candidate
 from perf.measurement import Measurement
-from perf.study import Record, Study
+from perf.study import Record, Study, measurement_of
 from tooling.config.knobs import apply
 from tooling.errors import ExternalError, Refused
 
@@ -130,10 +130,11 @@ class Bench:
         """A run from the study, or a new one."""
         measured, failed = {"record": "measurement", **identity}, {"record": "failure", "candidate": candidate.id}
         record = self._known.get(_key(measured)) or self._known.get(_key(failed)) or self._take(candidate, identity)
-        self.spent_s += record["spent_s"]
         if record["record"] == "failure":
+            self.spent_s += record["spent_s"]
             raise CandidateFailed(record["reason"])
-        point = Measurement.from_dict(record["measurement"])
+        point, spent_s = measurement_of(record, self._study.path)
+        self.spent_s += spent_s
         self._walls.append(point.wall_s)
         return point
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from perf.measurement import Measurement
 from tooling.errors import Problem, UsageError
 
 SCHEMA_VERSION = 1
@@ -98,6 +99,23 @@ class Study:
         self.header, self.records = lines[0], lines[1:]
 
 
+def measurement_of(record: Record, path: Path) -> tuple[Measurement, float]:
+    """The measurement of a record and the seconds it took. Raises UsageError for a record that holds none."""
+    try:
+        point, spent_s = Measurement.from_dict(record["measurement"]), float(record["spent_s"])
+        figures = (point.throughput_rps, point.avg_us, point.p50_us, point.p90_us, point.p95_us, point.p99_us)
+        if point.ok and not all(figure is None or figure > 0 for figure in figures):
+            raise ValueError("figures of 0 or less")
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(
+            "the study is damaged: a measurement is not whole",
+            where=path,
+            got=f"{type(error).__name__}: {error}",
+            hint="delete that line, or give another --study directory",
+        ) from error
+    return point, spent_s
+
+
 def read_study(directory: Path) -> tuple[Record, list[Record]]:
     """Header and records of a study, without locking it. Raises UsageError when there is none or it is damaged."""
     path = directory / FILE_NAME
@@ -135,16 +153,8 @@ def _refuse_constant(name: str) -> float:
 
 
 def _is_record(record: object) -> bool:
-    """Whether a line is what `append` writes: an object that says what it is, with its figures where it has some."""
-    if not isinstance(record, dict) or not isinstance(record.get("record"), str):
-        return False
-    if record["record"] != "measurement":
-        return True
-    point = record.get("measurement")
-    if not isinstance(point, dict) or not isinstance(record.get("spent_s"), int | float):
-        return False
-    figures = [point.get(name) for name in ("throughput_rps", "avg_us", "p50_us", "p90_us", "p95_us", "p99_us")]
-    return point.get("status") != "ok" or all(isinstance(f, int | float) and f > 0 for f in figures)
+    """Whether a line is of the kind that `append` writes: an object that says what it is."""
+    return isinstance(record, dict) and isinstance(record.get("record"), str)
 
 
 def _require_same_header(found: Record, wanted: Record, path: Path) -> None:

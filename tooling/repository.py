@@ -51,8 +51,15 @@ def read_config(model_dir: Path, hardware: str | None = None) -> ModelConfig:
 
 
 def _require_regular(path: Path) -> None:
-    """Raise UsageError for a device, a pipe or a directory: reading may never end, and renaming over it destroys it."""
-    if path.exists() and not path.is_file():
+    """Raise UsageError for a device, a pipe or a directory: reading may never end, and renaming over it destroys it.
+
+    What cannot even be looked at is left to the reading or writing, which tells why.
+    """
+    try:
+        odd = path.exists() and not path.is_file()
+    except OSError:
+        return
+    if odd:
         raise UsageError(
             "not a regular file",
             where=path,

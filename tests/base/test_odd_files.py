@@ -37,8 +37,6 @@ def test_a_pipe_is_neither_read_nor_replaced(pipe: Path) -> None:
         "[1]",
         "[" * 100_000,
         '{"record": 1}',
-        '{"record": "measurement"}',
-        '{"record": "measurement", "spent_s": 1, "measurement": {"status": "ok", "throughput_rps": 0}}',
         '{"record": "measurement", "spent_s": NaN, "measurement": {"status": "hung"}}',
     ],
 )
@@ -52,6 +50,24 @@ def test_a_damaged_study_is_told(line: str, tmp_path: Path) -> None:
     assert str(caught.value.problems[0].where).endswith("study.jsonl:2")
     with pytest.raises(UsageError, match="the study is damaged"), Study(tmp_path, {}):
         pass
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"measurement": 1, "spent_s": 1},
+        {"measurement": {"status": "ok", "load": {}, "throughput_rps": 0}, "spent_s": 1},
+        {"measurement": {"status": "ok", "load": {}, "throughput_rps": "abc"}, "spent_s": 1},
+        {"measurement": {"status": "ok"}, "spent_s": 1},
+        {"measurement": {"status": "ok", "load": {}, "throughput_rps": 5}},
+    ],
+)
+def test_a_measurement_that_is_not_whole_is_told(record: dict, tmp_path: Path) -> None:
+    from perf.study import measurement_of
+
+    with pytest.raises(UsageError, match="a measurement is not whole"):
+        measurement_of({"record": "measurement", **record}, tmp_path / "study.jsonl")
 
 
 def test_a_study_that_is_no_file(pipe: Path) -> None:

@@ -140,12 +140,12 @@ def _read_threads(config: ModelConfig) -> int | None:
     if key is None or key not in config.parameters:
         return None
     text = config.parameters[key].string_value
-    if not re.fullmatch(r"[0-9]{1,9}", text):
+    if not re.fullmatch(r"-?[0-9]{1,9}", text):
         raise UsageError(
             f"parameter `{key}` is not a number",
             where=config.name or None,
             got=f"`{text}`",
-            expected="a whole number, 0 or more (0: every core)",
+            expected="a whole number (0 or less: every core)",
         )
     return int(text)
 
