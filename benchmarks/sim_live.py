@@ -1,7 +1,8 @@
 """What the simulator predicts for MiniLM from a measured curve, against perf_analyzer on the embedded server.
 
 Measures the curve (or takes the one in FILE), then every setting under every load, each for some seconds, and prints a
-table with the share of points whose throughput is within 10 % and whose p99 is within 20 %.
+table and how many points are within 10 % on throughput and within 20 % on p99. The figures say as much about the quiet
+of the machine as about the simulator: the last column is how many cores other programs used.
 
     python benchmarks/sim_live.py REPOSITORY [--curve FILE] [--seconds 6] [--points N]
 
@@ -48,7 +49,7 @@ LOADS = (
     Workload(concurrency=1, lengths=LENGTHS[0]),
     Workload(concurrency=8, lengths=LENGTHS[0]),
     Workload(concurrency=6, lengths=LENGTHS[1]),
-    Workload(request_rate=40, lengths=LENGTHS[0]),
+    Workload(request_rate=50, lengths=LENGTHS[0]),
 )
 
 
@@ -101,7 +102,7 @@ def main() -> None:
     print("| setting | load | requests/s | predicted | off | p99 ms | predicted | off | other cores |")
     print("|---|---|---|---|---|---|---|---|---|")
     analyzer, loaded = find_perf_analyzer(find_runtime()), None
-    within_rate = within_p99 = total = 0
+    within_rate = within_p99 = within_both = total = 0
     with tempfile.TemporaryDirectory() as scratch, EmbeddedServer(options.repository, find_runtime()) as server:
         for knobs, load in points(options.points):
             config: ModelConfig = apply(replace(read(base), **_differences(knobs)), base)
@@ -115,6 +116,7 @@ def main() -> None:
             total += 1
             within_rate += abs(rate) <= 0.10
             within_p99 += abs(p99) <= 0.20
+            within_both += abs(rate) <= 0.10 and abs(p99) <= 0.20
             print(
                 f"| {describe(knobs)} | {load}, length {', '.join(map(str, load.lengths))} "
                 f"| {seen.throughput_rps or 0:.1f} | {guess.throughput_rps:.1f} | {rate:+.0%} "
@@ -122,7 +124,7 @@ def main() -> None:
                 f"| {seen.foreign_cores} {'' if seen.ok else seen.status} |",
                 flush=True,
             )
-    print(f"\nthroughput within 10 %: {within_rate} of {total}; p99 within 20 %: {within_p99} of {total}")
+    print(f"\nthroughput within 10 %: {within_rate} of {total}; p99 within 20 %: {within_p99}; both: {within_both}")
     print(f"load average {os.getloadavg()[0]:.1f} after")
 
 

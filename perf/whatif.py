@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 REQUESTS = 20_000
 _WARM_UP = 1_000
+_MANY_FOREIGN_CORES = 0.3
 _BEHIND = 0.97
 """A server that answers less than this share of what is sent falls behind."""
 
@@ -153,6 +154,9 @@ def caveats(question: Question, tries: Sequence[Knobs]) -> Iterator[str]:
                 f"with {threads} thread{'s' * (threads != 1)} no simple law fits the curve (off by "
                 f"{series.fit.worst:.0%}): profile again on a quiet machine, or with more --rows and --lengths"
             )
+    others = question.curve.foreign_cores or 0
+    if others > _MANY_FOREIGN_CORES:
+        yield f"other programs used {others:.1f} cores while the curve was measured"
     if not BatcherConfig.from_model_config(question.config).prefetch:
         yield "Triton can stall for up to 500 ms with this queue policy or priorities; that is not predicted here"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perf.curve import Batch, CurveRun, ServiceCurve, write_curve
+from perf.curve import Batch, CurveRun, ServiceCurve, read_curve, write_curve
 
 CONFIG = """
 name: "m"
@@ -173,6 +173,11 @@ def test_what_makes_it_uncertain_is_said(
     (model / "config.pbtxt").write_text(CONFIG.replace("EXTRA", extra))
     notes = ask(*options)["notes"]
     assert note in " ".join(notes) if note else notes == []
+
+
+def test_a_curve_from_a_busy_machine_is_marked(ask: Callable[..., dict[str, Any]], curve: Path) -> None:
+    write_curve(read_curve(curve).model_copy(update={"foreign_cores": 1.2}), curve)
+    assert ask()["notes"] == ["other programs used 1.2 cores while the curve was measured"]
 
 
 @pytest.mark.parametrize(
