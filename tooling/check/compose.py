@@ -36,7 +36,7 @@ def services_of(path: Path) -> Mapping[str, Any]:
 def with_services(target: Target, services: Mapping[str, Any]) -> Target:
     """The target as the service that runs Triton has it; unchanged when there is none."""
     for service in services.values():
-        image, command = str(service.get("image", "")), _words(service.get("command"))
+        image, command = _text(service.get("image")), _words(service.get("command"))
         if "tritonserver" not in image and not any("tritonserver" in word for word in command):
             continue
         target = replace(target, image=image or None, gpus=target.gpus if target.gpus is not None else _gpus(service))
@@ -53,10 +53,15 @@ def _released(target: Target, tag: str) -> Target:
         return target
 
 
+def _text(value: Any) -> str:
+    """A string as it is, anything else as none: aliases can nest a hostile file without end."""
+    return value if isinstance(value, str) else ""
+
+
 def _words(command: Any) -> list[str]:
     if isinstance(command, str):
         return split_words(command)
-    return [word for part in command for word in split_words(str(part))] if isinstance(command, list) else []
+    return [word for part in command for word in split_words(_text(part))] if isinstance(command, list) else []
 
 
 def _gpus(service: Mapping[str, Any]) -> int | None:

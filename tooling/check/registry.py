@@ -17,6 +17,7 @@ from tooling.check.rules import (
     ensemble,
     features,
     graph,
+    graph_tensors,
     instances,
     onnx_controls,
     onnx_file,
@@ -41,7 +42,21 @@ from tooling.errors import UsageError, suggest
 Check: TypeAlias = Callable[[Model], Iterator[Finding]]
 
 _MODULES: Final = (
-    *(text, serving, platform, dynamic, sequence, ensemble, features, graph, versions, instances, tensors, batch_io),
+    *(
+        text,
+        serving,
+        platform,
+        dynamic,
+        sequence,
+        ensemble,
+        features,
+        graph,
+        graph_tensors,
+        versions,
+        instances,
+        tensors,
+        batch_io,
+    ),
     *(onnx_file, onnx_options, onnx_model, onnx_controls, onnx_shapes, warmup, state, python_model, tensorrt, vllm),
     *(advice, requests, comments),
 )
@@ -54,8 +69,13 @@ _POLL: Final[tuple[Check, ...]] = (
     features.features,
 )
 _TENSORS: Final[tuple[Check, ...]] = (tensors.tensors, batch_io.batch_io)
-_DEPENDENCY: Final[tuple[Check, ...]] = (graph.dependencies, graph.tensors)
-_BACKEND: Final[tuple[Check, ...]] = (platform.backend, instances.instance_groups, onnx_options.parameters)
+_DEPENDENCY: Final[tuple[Check, ...]] = (graph.dependencies, graph_tensors.tensors)
+_BACKEND: Final[tuple[Check, ...]] = (
+    platform.backend,
+    instances.instance_groups,
+    onnx_options.parameters,
+    python_model.parameters,
+)
 _FILES: Final[tuple[Check, ...]] = (onnx_file.onnx_files, onnx_options.accelerators)
 _MODEL: Final[tuple[Check, ...]] = (
     onnx_model.onnx_model,

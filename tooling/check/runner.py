@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 
 from tooling.check import compose
@@ -68,6 +69,10 @@ def check(
         kept += _mark_first(stay)
         kept += comments.comments(repository.models[name], rules())
     return Report(target, repository.judged, tuple(kept), silenced)
+
+
+_MOST = 500
+"""Findings of one model that are told: more help nobody, and a hostile config could hold a million."""
 
 
 def check_request(file: Path, path: Path, target: Target, names: Collection[str] = ()) -> Report:
@@ -144,11 +149,11 @@ def _refuses(finding: Finding) -> bool:
 
 
 def _of_model(model: Model) -> list[Finding]:
-    findings = list(text.text(model))
+    findings = text.text(model)
     if model.readable:
-        findings += [finding for check_ in checks_of(model) for finding in check_(model)]
+        findings = chain(findings, *(check_(model) for check_ in checks_of(model)))
     tag = model.target.release.tag
-    return [finding for finding in findings if finding.rule.holds_for(tag)]
+    return list(islice((finding for finding in findings if finding.rule.holds_for(tag)), _MOST))
 
 
 def _of_repository(repository: Repository, found: dict[str, list[Finding]], broken: Sequence[str]) -> Iterator[Finding]:

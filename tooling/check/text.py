@@ -15,7 +15,7 @@ from tooling.pbtxt.message import fill
 from tooling.pbtxt.parser import Document, parse
 from tooling.pbtxt.tree import Body, Value
 
-LARGEST: Final = 4 * 2**20
+LARGEST: Final = 2**20
 """Bytes of a config that is looked at; a person's has some kilobytes."""
 
 # What may hold a placeholder only by chance comes first: comments.

@@ -15,6 +15,7 @@ _INITIALIZER: Final = 5  # GraphProto.initializer
 _TENSOR_DATA: Final = frozenset({4, 5, 6, 7, 9, 10, 11})
 _KEEP_BYTES: Final = 4096  # smaller tensors stay whole: shapes are computed from them (the target of a Reshape)
 _FIXED_WIDTH: Final = {1: 8, 5: 4}
+_MOST_FIELDS: Final = 1_000_000  # of one message; a graph has one for each node, and junk as many as it has bytes
 
 
 class _Broken(ValueError):
@@ -63,7 +64,9 @@ def _pruned(data: mmap.mmap, start: int, end: int, inside: tuple[int, ...]) -> b
 def _fields(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Each field of the message at [start, end): number, its first byte, the first byte of its value, its end."""
     position = start
-    while position < end:
+    for _ in range(_MOST_FIELDS):
+        if position >= end:
+            return
         first = position
         tag, position = _read_varint(data, position, end)
         number, wire = tag >> 3, tag & 7
@@ -82,6 +85,7 @@ def _fields(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, i
             raise _Broken(f"the data ends {last - end} bytes too early")
         yield number, first, value, last
         position = last
+    raise _Broken(f"more than {_MOST_FIELDS} fields in one message")
 
 
 def _read_varint(data: mmap.mmap, position: int, end: int) -> tuple[int, int]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from tooling.check.fill import ENSEMBLE
 from tooling.check.finding import Evidence, Finding, Stage
@@ -158,10 +159,10 @@ RULES = (
 
 @dataclass(slots=True)
 class _Tensor:
-    """An ensemble tensor: the step that writes it, what it is made from, and whether somebody reads it."""
+    """An ensemble tensor: the steps that write it (one, where all is well), what it is made from, who reads it."""
 
     name: str
-    writer: int | None = None
+    writers: list[int] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     read_by: list[int] = field(default_factory=list)
     ready: bool = False
@@ -260,17 +261,17 @@ def _graph(model: Model, tensors: dict[str, _Tensor]) -> Iterator[Finding]:
                 )
         for key, target in step.output_map.items():
             tensor = tensors.setdefault(target, _Tensor(target))
-            if tensor.writer is not None:
+            if tensor.writers:
                 yield model.find(
                     WRITTEN_TWICE,
-                    f"step {index} ({step.model_name}): {target} is written by step {tensor.writer} already",
+                    f"step {index} ({step.model_name}): {target} is written by step {tensor.writers[0]} already",
                     *where,
                     "output_map",
                     key,
                     says=f"ensemble tensor '{target}' can appear in an output map only once for ensemble '{name}' "
                     f"step {index}",
                 )
-            tensor.writer = index
+            tensor.writers.append(index)
             tensor.sources += step.input_map.values()
         for source in step.input_map.values():
             tensors.setdefault(source, _Tensor(source)).read_by.append(index)
@@ -289,7 +290,7 @@ def _flow(model: Model, tensors: dict[str, _Tensor]) -> Iterator[Finding]:
                 says=f"ensemble input '{tensor.name}' for ensemble {name}' is not used",
                 hint=suggest(tensor.name, tensors),
             )
-    _mark_ready(tensors, [tensor.name for tensor in config.input])
+    _mark_ready(model, tensors)
     outputs = {tensor.name for tensor in config.output}
     told = set[str]()
     for index, output in enumerate(config.output):
@@ -318,16 +319,35 @@ def _flow(model: Model, tensors: dict[str, _Tensor]) -> Iterator[Finding]:
         )
 
 
-def _mark_ready(tensors: dict[str, _Tensor], inputs: list[str]) -> None:
-    waiting = [name for name in inputs if name in tensors]
-    for name in waiting:
+def _mark_ready(model: Model, tensors: dict[str, _Tensor]) -> None:
+    """Mark the inputs, and every tensor all of whose writers have what they need."""
+    steps = model.config.ensemble_scheduling.step
+    given = [tensor.name for tensor in model.config.input if tensor.name in tensors]
+    ran = set(steps_in_order(steps, given))
+    for name in given:
         tensors[name].ready = True
-    changed = True
-    while changed:
-        changed = False
-        for tensor in tensors.values():
-            if not tensor.ready and tensor.sources and all(tensors[name].ready for name in tensor.sources):
-                tensor.ready = changed = True
+    for tensor in tensors.values():
+        tensor.ready = tensor.ready or (bool(tensor.writers) and ran.issuperset(tensor.writers))
+
+
+def steps_in_order(steps: Sequence[Any], given: Collection[str]) -> Iterator[int]:
+    """The steps that run, by index, in the order in which their tensors are there; `given` are there from the start."""
+    waits = [set(step.input_map.values()) for step in steps]
+    readers: dict[str, list[int]] = {}
+    for index, names in enumerate(waits):
+        for name in names:
+            readers.setdefault(name, []).append(index)
+    there = deque(dict.fromkeys(given))
+    known = set(there)
+    while there:
+        name = there.popleft()
+        for index in readers.get(name, ()):
+            waits[index].discard(name)
+            if not waits[index]:
+                yield index
+                fresh = [target for target in steps[index].output_map.values() if target not in known]
+                known.update(fresh)
+                there.extend(fresh)
 
 
 def _culprit(tensors: dict[str, _Tensor], name: str) -> str:
@@ -348,7 +368,7 @@ def _not_written(model: Model, index: int, output: str, culprit: _Tensor, tensor
     steps = model.config.ensemble_scheduling.step
     reader = culprit.read_by[0]
     text = f"step {reader} ({steps[reader].model_name}): tensor {culprit.name} is never produced"
-    if culprit.writer is not None:
+    if culprit.writers:
         text = f"step {reader} ({steps[reader].model_name}): tensor {culprit.name} is part of a circle of steps"
     return model.find(
         NOT_WRITTEN,
@@ -366,7 +386,10 @@ def _written(tensors: dict[str, _Tensor]) -> list[str]:
 def _where(model: Model, tensor: _Tensor) -> tuple[str | int, ...]:
     """The map entry that writes a tensor, or the first that reads it."""
     steps = model.config.ensemble_scheduling.step
-    for index, map_name in ((tensor.writer, "output_map"), (next(iter(tensor.read_by), None), "input_map")):
+    for index, map_name in (
+        (next(iter(tensor.writers), None), "output_map"),
+        (next(iter(tensor.read_by), None), "input_map"),
+    ):
         if index is not None:
             entries = getattr(steps[index], map_name).items()
             key = next((key for key, value in entries if value == tensor.name), "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from tooling.check.rules.kinds import advice, load, request
 
 _SOURCE: Final = "Python backend"
 _LARGEST: Final = 2**20
+_CALLS_LOOKED_AT: Final = 20
 _DIRECTORY: Final = "$$TRITON_MODEL_DIRECTORY"
 _ENVIRONMENT: Final = "EXECUTION_ENV_PATH"
 _CPU_ONLY: Final = "FORCE_CPU_ONLY_INPUT_TENSORS"
@@ -91,10 +93,9 @@ RULES = (MISSING, NAME, BROKEN, ENVIRONMENT_MISSING, ENVIRONMENT_RELATIVE, CPU_O
 
 
 def python_model(model: Model) -> Iterator[Finding]:
-    """The code and the environment of a Python model."""
+    """The code of a Python model."""
     if model.config.backend != "python":
         return
-    yield from _parameters(model)
     name = model.config.default_model_filename
     if not name.endswith(".py"):
         yield model.find(
@@ -117,7 +118,10 @@ def python_model(model: Model) -> Iterator[Finding]:
             )
 
 
-def _parameters(model: Model) -> Iterator[Finding]:
+def parameters(model: Model) -> Iterator[Finding]:
+    """What the Python backend reads of `parameters`."""
+    if model.config.backend != "python":
+        return
     given = {key: value.string_value for key, value in model.config.parameters.items()}
     if _CPU_ONLY in given and given[_CPU_ONLY] not in ("yes", "no"):
         yield model.find(
@@ -201,7 +205,8 @@ def _sends_several(tree: ast.Module) -> int | None:
 def _calls(function: ast.AST, name: str) -> list[ast.Call]:
     """The calls of a method of this name inside a function."""
     calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
-    return [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == name]
+    named = (call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == name)
+    return list(islice(named, _CALLS_LOOKED_AT))
 
 
 def _depth(function: ast.AST, wanted: ast.AST) -> int:

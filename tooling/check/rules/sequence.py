@@ -141,6 +141,7 @@ def sequence_batching(model: Model) -> Iterator[Finding]:
 def _controls(model: Model, kind: str) -> Iterator[Finding]:
     """One pass over the controls, for one kind."""
     name, seen, found = model.config.name, set[str](), ""
+    last: tuple[tuple[str | int, ...], str, Any] | None = None
     kinds = pb().ModelSequenceBatching.Control.Kind
     for index, entry in enumerate(model.config.sequence_batching.control_input):
         where: tuple[str | int, ...] = (_FIELD, "control_input", index)
@@ -173,6 +174,9 @@ def _controls(model: Model, kind: str) -> Iterator[Finding]:
                 )
             found = entry.name or str(index)
             yield from _values(model, (*where, "control", number), found, control, kind)
+            last = ((*where, "control", number), found, control)
+    if last and kind == _CORRID:
+        yield from _id_type(model, *last)
 
 
 def _values(model: Model, where: tuple[str | int, ...], tensor: str, control: Any, kind: str) -> Iterator[Finding]:
@@ -185,18 +189,6 @@ def _values(model: Model, where: tuple[str | int, ...], tensor: str, control: An
                 f"{what} takes no {', '.join(given)}",
                 *where,
                 says=f"sequence batching must not specify either {_EITHER} for {kind} for {name}",
-            )
-        data_type = type_name(control.data_type)
-        if data_type not in _CORRID_TYPES:
-            yield model.find(
-                CORRID_TYPE,
-                f"{kind} cannot be {data_type} ({tensor}); it is one of {', '.join(_CORRID_TYPES)}",
-                *where,
-                "data_type",
-                says=f"unexpected data type for control {kind} for {name}. Allowed data types are TYPE_UINT64, "
-                "TYPE_INT64, "
-                "TYPE_UINT32, TYPE_INT32 and TYPE_STRING",
-                hint="TYPE_UINT64",
             )
     elif not given:
         yield model.find(
@@ -222,6 +214,21 @@ def _values(model: Model, where: tuple[str | int, ...], tensor: str, control: An
             *where,
             given[0],
             says=f"sequence batching control '{given[0]}' must have exactly 2 entries for {kind} for {name}",
+        )
+
+
+def _id_type(model: Model, where: tuple[str | int, ...], tensor: str, control: Any) -> Iterator[Finding]:
+    """The type of the correlation id, which is looked at when the whole pass is done."""
+    data_type = type_name(control.data_type)
+    if data_type not in _CORRID_TYPES:
+        yield model.find(
+            CORRID_TYPE,
+            f"{_CORRID} cannot be {data_type} ({tensor}); it is one of {', '.join(_CORRID_TYPES)}",
+            *where,
+            "data_type",
+            says=f"unexpected data type for control {_CORRID} for {model.config.name}. Allowed data types are "
+            "TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING",
+            hint="TYPE_UINT64",
         )
 
 

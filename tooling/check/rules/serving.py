@@ -68,8 +68,10 @@ RULES = (IS_A_MODEL, EMPTY, EXIT_ON_ERROR, NO_BINARY, OLD_HEALTH, UNREADABLE)
 def compose_health(shown: str, services: Mapping[str, Any]) -> Iterator[Finding]:
     """Health checks of the services that run Triton."""
     for name, service in services.items():
-        test = service.get("healthcheck") if isinstance(service, dict) else None
-        match = _OLD_HEALTH.search(str(test)) if test else None
+        check = service.get("healthcheck") if isinstance(service, dict) else None
+        test = check.get("test") if isinstance(check, dict) else None
+        words = [word for word in (test if isinstance(test, list) else [test]) if isinstance(word, str)]
+        match = _OLD_HEALTH.search(" ".join(words))
         if match:
             yield Finding(
                 OLD_HEALTH,

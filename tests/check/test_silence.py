@@ -1,0 +1,90 @@
+"""Comments that silence rules, and the fixes that `--fix` makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tooling.check.registry import rules
+
+
+def found(data: dict[str, Any]) -> list[str]:
+    return [finding["rule"] for finding in data["findings"]]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "max_batch_size: 8\nversion_policy { }  # tritune: ignore[version-policy-empty] all versions are meant",
+        "max_batch_size: 8\n# tritune: ignore[version-policy-empty] all versions are meant\nversion_policy { }",
+        "# tritune: ignore[version-policy-empty, tensor-twice] all are meant\nversion_policy { }\nmax_batch_size: 8",
+    ],
+)
+def test_a_comment_silences_its_line(
+    config: str, example: Callable[[str], Any], check: Callable[..., dict[str, Any]]
+) -> None:
+    data = check(example(config).path)
+    assert "version-policy-empty" not in found(data)
+    assert data["silenced"] == 1
+
+
+def test_a_comment_elsewhere_does_not(example: Callable[[str], Any], check: Callable[..., dict[str, Any]]) -> None:
+    path = example("# tritune: ignore[version-policy-empty] reason\nmax_batch_size: 8\nversion_policy { }").path
+    assert "version-policy-empty" in found(check(path))
+
+
+def test_a_comment_inside_a_string_is_none(example: Callable[[str], Any], check: Callable[..., dict[str, Any]]) -> None:
+    text = 'parameters { key: "# tritune: ignore[parameter-unknown] x" value { string_value: "1" } }'
+    assert "parameter-unknown" in found(check(example(text).path))
+
+
+def test_what_has_no_line_is_silenced_from_anywhere(
+    example: Callable[[str], Any], check: Callable[..., dict[str, Any]]
+) -> None:
+    """The ONNX file has no lines; its findings are silenced in the config."""
+    text = "max_batch_size: 8  # tritune: ignore[onnx-opset] the image has a newer runtime\n--- 1/model.onnx\n"
+    assert "onnx-opset" not in found(check(example(text + "x: FP32 [batch, 8] -> y: FP32 [batch, 8] opset 23").path))
+
+
+SPECIAL = ("--- checked\n", "--- request\n")
+EXAMPLES = [name for name, rule in rules().items() if not any(part in rule.example for part in SPECIAL)]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_fix_takes_its_finding_away(
+    name: str, example: Callable[[str], Any], check: Callable[..., dict[str, Any]]
+) -> None:
+    """Every finding that is said to be fixable is gone after --fix, and comments stay."""
+    made = example(f"# kept\n{rules()[name].example}")
+    before = check(made.path, *made.options)
+    fixable = [finding for finding in before["findings"] if finding["fixable"]]
+    config = made.model / "config.pbtxt"
+    text = config.read_text(encoding="utf-8") if config.is_file() else ""
+    after = check(made.path, *made.options, "--fix")
+    assert not [finding for finding in after["findings"] if finding["fixable"]]
+    if fixable:
+        assert config.read_text(encoding="utf-8").startswith("# kept\n")
+        assert config.read_text(encoding="utf-8") != text
+    elif config.is_file():
+        assert config.read_text(encoding="utf-8") == text
+
+
+def test_fixes_are_told_and_keep_the_rest(example: Callable[[str], Any], run_cli: Callable[..., Any]) -> None:
+    made = example(
+        "max_batch_size: 8  # as measured\n"
+        'input [ { name: "x", data_type: TYPE_INT32, dims: [ 8 ] } ]  # numbers\n'
+        'output { name: "y" data_type: TYPE_FP32 dims: [ 4 ] }'
+    )
+    result = run_cli("check", made.path, "--fix")
+    assert result.code == 0
+    assert "[tensor-type]" in result.err
+    assert "[tensor-dims]" in result.err
+    config: Path = made.model / "config.pbtxt"
+    assert config.read_text(encoding="utf-8") == (
+        "max_batch_size: 8  # as measured\n"
+        'input [ { name: "x", data_type: TYPE_FP32, dims: [ 8 ] } ]  # numbers\n'
+        'output { name: "y" data_type: TYPE_FP32 dims: [ 8 ] }'
+    )
