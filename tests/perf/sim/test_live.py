@@ -189,13 +189,22 @@ def deviations(live: Live, model: Sleeper, seed: int) -> list[float]:
     """Predicted over measured, less one, for mean, p90 and p99 of one run of Poisson traffic at 65 % of capacity."""
     rate_rps = 0.65 * model.capacity_rps
     gaps = np.random.default_rng(seed).exponential(1 / rate_rps, round(RUN_S * rate_rps))
-    seen = live.open(model, np.cumsum(gaps).tolist())
+    seen = undisturbed(live, model, np.cumsum(gaps))
     sent_ns, latency_ns, _ = seen.exchange
     order = np.argsort(sent_ns)  # two that are due at once may leave in the other order
     lengths = np.asarray(model.lengths)[order % len(model.lengths)]
     predicted = predict(model, Arrivals.at(sent_ns[order] / 1e9, lengths=lengths), seen.added_ms)
     measured = np.array([latency_ns.mean(), *np.percentile(latency_ns, [90, 99])]) / 1e3
     return list(np.array([predicted.avg_us, predicted.p90_us, predicted.p99_us]) / measured - 1)
+
+
+def undisturbed(live: Live, model: Sleeper, times_s: np.ndarray) -> Seen:
+    """A run in which the host kept no request back for more than 15 ms; the third one whatever it did."""
+    for _ in range(3):
+        seen = live.open(model, times_s.tolist())
+        if (seen.exchange.sent_ns / 1e9 - times_s).max() < 0.015:
+            break
+    return seen
 
 
 def test_poisson_traffic_is_predicted_within_ten_percent(live: Live) -> None:
