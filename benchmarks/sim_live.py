@@ -20,6 +20,7 @@ from pathlib import Path
 
 from perf.analyzer import PerfAnalyzer, find_perf_analyzer
 from perf.curve import ServiceCurve, read_curve, write_curve
+from perf.grid import Grid
 from perf.input_data import write_input_data
 from perf.measurement import Measurement
 from perf.profile import ProfileRequest, profile
@@ -62,7 +63,11 @@ def measured_curve(model_dir: Path, file: Path | None, console: Console) -> Serv
     if file is not None and file.exists():
         return read_curve(file)
     request = ProfileRequest(
-        model_dir=model_dir, instances=2, threads=(1, 2), lengths=(12, 16, 24), traffic=(16,), budget_s=90
+        model_dir=model_dir,
+        grid=Grid(instances=(1, 2), threads=(1, 2)),
+        lengths=(12, 16, 24),
+        traffic=(16,),
+        budget_s=120,
     )
     curve = profile(request, runtime=find_runtime(), console=console)
     if file is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,6 +24,18 @@ from tooling.repository import read_text, write_atomic
 
 Point = tuple[int, int]
 """Rows and length of one execution."""
+
+
+class Setting(NamedTuple):
+    """How many instances, and threads in each."""
+
+    instances: int
+    threads: int
+
+    def __str__(self) -> str:
+        instances = f"{self.instances} instance{'s' * (self.instances != 1)}"
+        return f"{instances} × {self.threads} thread{'s' * (self.threads != 1)}"
+
 
 CURVES = Path(".tritune") / "curves"
 _QUANTILES = 200
@@ -97,29 +109,24 @@ class ServiceCurve(BaseModel):
     runs: tuple[CurveRun, ...] = Field(min_length=1)
 
     @property
-    def threads(self) -> tuple[int, ...]:
-        """The numbers of threads that were measured, ascending."""
-        return tuple(sorted({run.threads for run in self.runs}))
+    def settings(self) -> tuple[Setting, ...]:
+        """The settings that were measured, ascending."""
+        return tuple(sorted({Setting(run.instances, run.threads) for run in self.runs}))
 
-    def of(self, threads: int, instances: int = 1) -> Series:
-        """What was measured with so many threads. Raises UsageError when that, or so many instances, were not."""
-        if not self.holds(threads, instances):
-            measured = [f"{len(self._series(t).slowdown)} × {t}" for t in self.threads]
+    def of(self, setting: Setting) -> Series:
+        """What was measured with a setting; idle instances too slow others down, so each stands for itself.
+
+        Raises UsageError for one that was not measured.
+        """
+        if setting not in self.settings:
             raise UsageError(
                 "the curve was not measured for this setting",
                 where=f"service curve of {self.model['name']}",
-                got=f"{instances} instances × {threads} threads",
-                expected=f"at most the instances × exactly the threads of {', '.join(measured)}",
-                hint=f"measure it with `tritune profile --instances {instances} --threads {threads}`",
+                got=str(setting),
+                expected=", ".join(map(str, self.settings)),
+                hint=f"measure it with `tritune profile --instances {setting.instances} --threads {setting.threads}`",
             )
-        return self._series(threads)
-
-    def holds(self, threads: int, instances: int) -> bool:
-        """Whether so many instances of so many threads were measured."""
-        return threads in self.threads and instances <= len(self._series(threads).slowdown)
-
-    def _series(self, threads: int) -> Series:
-        return Series(tuple(run for run in self.runs if run.threads == threads))
+        return Series(tuple(run for run in self.runs if (run.instances, run.threads) == setting))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +153,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Series:
-    """The runs with one number of threads, and what follows from them. Times without a unit in the name are ms."""
+    """The runs of one setting, and what follows from them. Times without a unit in the name are ms."""
 
     runs: tuple[CurveRun, ...]
 
@@ -160,7 +167,7 @@ class Series:
 
     @cached_property
     def points(self) -> dict[Point, float]:
-        """An execution alone on the machine: the median of the runs' means, as a busy host disturbs some of them."""
+        """An execution while the other instances are idle: the median of the runs, as some are disturbed."""
         return {point: _typical_us(runs) / 1e3 for point, runs in sorted(self.busy(1).items())}
 
     @cached_property

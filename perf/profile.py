@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from perf.client import Exchange, Integers, closed_loop, encode
-from perf.curve import Batch, CurveRun, ServiceCurve, relative_error
-from perf.grid import instances_in_effect, threads_in_effect
+from perf.curve import Batch, CurveRun, ServiceCurve, Setting, relative_error
+from perf.grid import Grid, instances_in_effect, splits, threads_in_effect
 from perf.input_data import batch_tensors
 from perf.lengths import traffic_lengths
 from perf.process import ForeignLoad
@@ -37,25 +37,24 @@ LEAST_PER_CLIENT = 4
 LEAST_ROUNDS, MOST_ROUNDS = 3, 12
 WIDE = 0.05
 """A point is measured again while twice its standard error is a larger share of it."""
-MOST_INSTANCES = 8
 _STATS_S = 2.0
 _COMPUTE = ("compute_input", "compute_infer", "compute_output")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRequest:
-    """What to measure. Empty: instances and threads that `tritune tune` would try, rows up to the largest batch, and
-    the shortest, middle and longest of `traffic`, which is itself by default that of real sentences."""
+    """What to measure. Empty: the instances and threads that `tritune tune` would try (the rest of `grid` plays no
+    part), rows up to the largest batch, and the shortest, middle and longest of `traffic`, which is itself by default
+    that of real sentences."""
 
     model_dir: Path
-    instances: int = 0
-    threads: tuple[int, ...] = ()
+    grid: Grid = field(default_factory=Grid)
     rows: tuple[int, ...] = ()
     lengths: tuple[int, ...] = ()
     traffic: tuple[int, ...] = ()
     tokenizer_dir: Path | None = None
     vocab_size: int | None = None
-    budget_s: float = 60
+    budget_s: float = 90
 
 
 class _Load(NamedTuple):
@@ -70,29 +69,28 @@ class _Load(NamedTuple):
 class _Plan:
     name: str
     config: ModelConfig
-    instances: int
-    threads: tuple[int, ...]
+    settings: tuple[Setting, ...]
     rows: tuple[int, ...]
     lengths: tuple[int, ...]
     traffic: tuple[int, ...]
     signature: ModelSignature
 
-    def loads(self) -> Iterator[_Load]:
+    def loads(self, instances: int) -> Iterator[_Load]:
         """The points alone, some of them beside each other, and crowds: of whole batches, of rows to be merged, and of
         two lengths in turn, for which the batcher always spins with one client more than twice the instances."""
         yield from (_Load(1, rows, (length,)) for rows in self.rows for length in self.lengths)
-        for clients in _doubling(self.instances):
+        for clients in _doubling(instances):
             yield from {_Load(clients, r, (n,)) for r, n in zip(_three(self.rows), _three(self.lengths), strict=True)}
         most = self.rows[-1]
-        yield _Load(2 * self.instances, most, self.lengths[:1])
+        yield _Load(2 * instances, most, self.lengths[:1])
         if most > 1:
-            yield _Load(2 * self.instances * most, 1, self.lengths[:1])
+            yield _Load(2 * instances * most, 1, self.lengths[:1])
             if len(self.lengths) > 1:
-                yield _Load(2 * self.instances + 1, 1, self.lengths[:2])
+                yield _Load(2 * instances + 1, 1, self.lengths[:2])
 
 
 def profile(request: ProfileRequest, *, runtime: Runtime, console: Console) -> ServiceCurve:
-    """Measure on one embedded server; each number of threads is loaded once.
+    """Measure on one embedded server; each setting is loaded once.
 
     Each point has runs of 0.2 s or four requests a client, in at least three rounds and then while its interval is
     wide, as far as `budget_s` allows. Raises UsageError for a model that cannot be profiled, Refused and ExternalError
@@ -105,13 +103,13 @@ def profile(request: ProfileRequest, *, runtime: Runtime, console: Console) -> S
     with EmbeddedServer(request.model_dir.absolute().parent, runtime) as server:
         foreign = ForeignLoad(server.pid)
         bench = _Bench(server, plan, request)
-        with console.progress("profile", len(plan.threads) * MOST_ROUNDS) as progress:
-            for place, threads in enumerate(plan.threads, start=1):
-                until = begin + request.budget_s * place / len(plan.threads)
-                for number, found in enumerate(bench.rounds(threads, until), start=1):
+        with console.progress("profile", len(plan.settings) * MOST_ROUNDS) as progress:
+            for place, setting in enumerate(plan.settings, start=1):
+                until = begin + request.budget_s * place / len(plan.settings)
+                for number, found in enumerate(bench.rounds(setting, until), start=1):
                     runs += found
-                    progress.step(f"{threads} threads, round {number}: {len(found)} points")
-                progress.step(f"{threads} threads done", MOST_ROUNDS - number)
+                    progress.step(f"{setting}, round {number}: {len(found)} points")
+                progress.step(f"{setting}: done", MOST_ROUNDS - number)
         others = foreign.cores(time.process_time() - cpu_s)
     release = current_release()
     source = locate_model(request.model_dir)
@@ -148,17 +146,17 @@ class _Bench:
             for length in plan.lengths
         }
 
-    def rounds(self, threads: int, until: float) -> Iterator[list[CurveRun]]:
+    def rounds(self, setting: Setting, until: float) -> Iterator[list[CurveRun]]:
         """Load, warm up, and go round the points; after the least rounds only round those that are wide."""
         plan = self._plan
-        knobs = replace(read(plan.config), instance_count=plan.instances, intra_op_threads=threads)
+        knobs = replace(read(plan.config), instance_count=setting.instances, intra_op_threads=setting.threads)
         self._server.load(plan.name, apply(knobs, plan.config))
-        for load in plan.loads():
-            self._exchange(load._replace(clients=max(load.clients, plan.instances)), 0, 1)
+        pending = list(plan.loads(setting.instances))
+        for load in pending:
+            self._exchange(load._replace(clients=max(load.clients, setting.instances)), 0, 1)
         runs: list[CurveRun] = []
-        pending = list(plan.loads())
         for number in range(1, MOST_ROUNDS + 1):
-            found = [self._run(threads, load) for load in pending]
+            found = [self._run(setting, load) for load in pending]
             yield found
             runs += found
             if number >= LEAST_ROUNDS:
@@ -166,7 +164,7 @@ class _Bench:
             if not pending or (number > 1 and time.monotonic() >= until):
                 return
 
-    def _run(self, threads: int, load: _Load) -> CurveRun:
+    def _run(self, setting: Setting, load: _Load) -> CurveRun:
         before = self._batches()
         sent_ns, latency_ns, _ = self._exchange(load, RUN_S, LEAST_PER_CLIENT)
         after = self._settled(before, len(sent_ns) * load.rows)
@@ -175,8 +173,8 @@ class _Bench:
             for rows, (count, spent_ns) in sorted(_since(before, after).items())
         ]
         return CurveRun(
-            threads=threads,
-            instances=self._plan.instances,
+            threads=setting.threads,
+            instances=setting.instances,
             clients=load.clients,
             rows=load.rows,
             lengths=load.lengths,
@@ -237,6 +235,7 @@ def _plan(request: ProfileRequest) -> _Plan:
         raise UsageError("not a model directory", where=request.model_dir, expected="REPO/NAME with 1/model.onnx in it")
     config, signature = read_config(source.model_dir), read_onnx(source.file)
     knobs, cores = read(config), usable_cores()
+    here = (instances_in_effect(knobs), threads_in_effect(knobs, cores))
     most = config.max_batch_size
     rows = request.rows or _three(range(1, max(most, 1) + 1))
     if max(rows) > max(most, 1):
@@ -251,8 +250,7 @@ def _plan(request: ProfileRequest) -> _Plan:
     return _Plan(
         source.name,
         _plain(config),
-        request.instances or max(instances_in_effect(knobs), min(cores, MOST_INSTANCES)),
-        request.threads or tuple(sorted({1, threads_in_effect(knobs, cores), cores})),
+        tuple(Setting(*split) for split in sorted(set(splits(request.grid, here, cores)))),
         tuple(sorted(set(rows))),
         tuple(sorted(set(request.lengths or _three(sorted(traffic) or (1,))))),
         traffic,

@@ -11,7 +11,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from perf.buckets import BucketPlan, judge, plan_buckets
-from perf.curve import Series, ServiceCurve
+from perf.curve import Series, ServiceCurve, Setting
 from perf.grid import Grid, instances_in_effect, threads_in_effect
 from perf.sim import Arrivals, BatcherConfig, Prediction, simulate
 from tooling.config.knobs import Knobs, apply, describe, read, to_dict
@@ -89,7 +89,7 @@ def settings(question: Question, grid: Grid, preferred: tuple[int, ...] | None =
         grid.max_batch_sizes or (base.max_batch_size,),
         grid.delays_us or (base.max_queue_delay_us,),
     )
-    found = [base] if question.curve.holds(_threads(question, base), instances_in_effect(base)) else []
+    found = [base] if _setting(question, base) in question.curve.settings else []
     for instances, threads, size, delay in asked:
         sizes = base.preferred_batch_size if preferred is None else preferred
         knobs = replace(
@@ -109,7 +109,7 @@ def what_if(question: Question, tries: Sequence[Knobs], *, seed: int = 0) -> tup
     """A prediction for each setting. Raises UsageError for one that was not measured or that is not simulated."""
     found = []
     for knobs in tries:
-        series, batcher = _setting(question, knobs)
+        series, batcher = _series(question, knobs)
         prediction = simulate(
             batcher, question.arrivals(), series.service(), machine=series.machine(), warm_up=_warm(question), seed=seed
         )
@@ -121,7 +121,7 @@ def with_buckets(
     question: Question, knobs: Knobs, most: int, *, seed: int = 0
 ) -> tuple[tuple[BucketPlan, Answer], ...]:
     """The best edges for each number of buckets up to `most`, and free lengths last, each played on the traffic."""
-    series, batcher = _setting(question, knobs)
+    series, batcher = _series(question, knobs)
     service = series.service()
     plans = plan_buckets(
         Counter(question.lengths),
@@ -142,8 +142,8 @@ def with_buckets(
 def caveats(question: Question, tries: Sequence[Knobs]) -> Iterator[str]:
     """What makes these predictions less certain."""
     lengths, batch = question.lengths, max(k.max_batch_size for k in tries)
-    for threads in sorted({_threads(question, k) for k in tries}):
-        series = question.curve.of(threads)
+    for setting in sorted({_setting(question, k) for k in tries}):
+        series = question.curve.of(setting)
         rows, measured = ({point[axis] for point in series.points} for axis in (0, 1))
         if len(measured) > 1 and not min(measured) <= min(lengths) <= max(lengths) <= max(measured):
             yield f"lengths {min(lengths)}–{max(lengths)} reach beyond the measured {min(measured)}–{max(measured)}"
@@ -151,8 +151,8 @@ def caveats(question: Question, tries: Sequence[Knobs]) -> Iterator[str]:
             yield f"batches of {batch} reach beyond the measured {max(rows)} rows"
         if not series.fit.good:
             yield (
-                f"with {threads} thread{'s' * (threads != 1)} no simple law fits the curve (off by "
-                f"{series.fit.worst:.0%}): profile again on a quiet machine, or with more --rows and --lengths"
+                f"with {setting} no simple law fits the curve (off by {series.fit.worst:.0%}): "
+                "profile again on a quiet machine, or with more --rows and --lengths"
             )
     others = question.curve.foreign_cores or 0
     if others > _MANY_FOREIGN_CORES:
@@ -180,14 +180,14 @@ def bucket_table(found: Sequence[tuple[BucketPlan, Answer]]) -> str:
     return table(header, rows)
 
 
-def _setting(question: Question, knobs: Knobs) -> tuple[Series, BatcherConfig]:
-    count = instances_in_effect(knobs)
-    batcher = BatcherConfig.from_model_config(apply(knobs, question.config), instance_count=count)
-    return question.curve.of(_threads(question, knobs), batcher.instance_count), batcher
+def _series(question: Question, knobs: Knobs) -> tuple[Series, BatcherConfig]:
+    setting = _setting(question, knobs)
+    batcher = BatcherConfig.from_model_config(apply(knobs, question.config), instance_count=setting.instances)
+    return question.curve.of(setting), batcher
 
 
-def _threads(question: Question, knobs: Knobs) -> int:
-    return threads_in_effect(knobs, int(question.curve.host["cores"]))
+def _setting(question: Question, knobs: Knobs) -> Setting:
+    return Setting(instances_in_effect(knobs), threads_in_effect(knobs, int(question.curve.host["cores"])))
 
 
 def _warm(question: Question) -> int:

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perf.curve import Batch, CurveRun, ServiceCurve, curve_path, read_curve, write_curve
+from perf.curve import Batch, CurveRun, ServiceCurve, Setting, curve_path, read_curve, write_curve
 from perf.sim import Arrivals, BatcherConfig, simulate
 from tooling.errors import UsageError
 
 DISPATCH, CLIENT, MERGE = 300.0, 200.0, 50.0
 SLOWER = 1.5
+SETTING = Setting(instances=2, threads=1)
 
 
 def compute_us(rows: int, length: int) -> float:
@@ -66,7 +67,7 @@ def curve(*runs: CurveRun, lengths: tuple[int, ...] = (16, 32)) -> ServiceCurve:
 
 
 def test_what_was_put_in_is_found_again() -> None:
-    series = curve().of(threads=1)
+    series = curve().of(SETTING)
     assert series.points[4, 16] == pytest.approx(compute_us(4, 16) / 1e3)
     assert series.slowdown == pytest.approx((1.0, SLOWER))
     assert series.dispatch_us == pytest.approx(DISPATCH)
@@ -76,7 +77,7 @@ def test_what_was_put_in_is_found_again() -> None:
 
 
 def test_the_law_is_found_and_fits() -> None:
-    fit = curve().of(threads=1).fit
+    fit = curve().of(SETTING).fit
     assert fit.terms == pytest.approx((2.0, 0.5, 0.04, 0.0), abs=1e-6)
     assert fit.worst < 1e-6
     assert fit.good
@@ -85,13 +86,13 @@ def test_the_law_is_found_and_fits() -> None:
 
 def test_a_point_off_the_law_is_told() -> None:
     odd = curve(*(run(1, 8, 32, noise=3.0) for _ in range(3)))
-    fit = odd.of(threads=1).fit
+    fit = odd.of(SETTING).fit
     assert not fit.good
     assert max(fit.residuals, key=lambda point: abs(fit.residuals[point])) in {(8, 32), (4, 32), (8, 16)}
 
 
 def test_one_disturbed_run_does_not_move_a_point() -> None:
-    noisy = curve(run(1, 8, 32), run(1, 8, 32, noise=4.0)).of(threads=1)
+    noisy = curve(run(1, 8, 32), run(1, 8, 32, noise=4.0)).of(SETTING)
     assert noisy.points[8, 32] == pytest.approx(compute_us(8, 32) / 1e3)
     assert noisy.uncertainty((8, 32)) > 0.5
     assert noisy.uncertainty((1, 8)) == math.inf
@@ -103,13 +104,13 @@ def test_scatter_becomes_spread() -> None:
     mean = float(np.mean(base.latency_us))
     latency = mean + base.compute_us * 0.2 * rng.standard_normal(400)
     noisy = base.model_copy(update={"sent_us": tuple(range(400)), "latency_us": tuple(latency.tolist())})
-    series = curve(*[noisy] * 3).of(threads=1)
+    series = curve(*[noisy] * 3).of(SETTING)
     assert np.mean(series.spread) == pytest.approx(1.0)
     assert 0.1 < np.std(series.spread) < 0.25
 
 
 def test_the_simulator_gets_the_times_of_the_curve() -> None:
-    series = curve().of(threads=1)
+    series = curve().of(SETTING)
     config = BatcherConfig(8, instance_count=1)
     lone = simulate(config, Arrivals.closed(1, 500, lengths=(16,)), series.service(), machine=series.machine())
     assert lone.avg_us == pytest.approx(compute_us(1, 16) + DISPATCH + CLIENT, rel=0.001)
@@ -128,7 +129,7 @@ def test_two_lengths_in_turn_tell_how_spinning_slows() -> None:
         Batch(rows=2, executions=1, compute_us=9e9),
     ]
     mixed = run(5, 1, 8).model_copy(update={"lengths": (8, 16), "batches": tuple(batches)})
-    series = curve(mixed).of(threads=1)
+    series = curve(mixed).of(SETTING)
     assert series.spin == pytest.approx(1.8)
     assert series.service().spin == series.spin
     assert series.merge_us == pytest.approx(MERGE)
@@ -136,20 +137,18 @@ def test_two_lengths_in_turn_tell_how_spinning_slows() -> None:
 
 def test_a_model_without_batching_has_a_curve() -> None:
     runs = [run(1, 1, 1, most=1), run(2, 1, 1, most=1), run(4, 1, 1, most=1)]
-    series = curve().model_copy(update={"runs": tuple(runs)}).of(threads=1)
+    series = curve().model_copy(update={"runs": tuple(runs)}).of(SETTING)
     assert series.merge_us == 0
     assert series.fit.terms == pytest.approx((compute_us(1, 1) / 1e3, 0, 0, 0))
     assert series.service().times_ms == ((pytest.approx((compute_us(1, 1) + DISPATCH) / 1e3),),)
 
 
 def test_what_was_not_measured_is_refused() -> None:
-    for threads, instances in ((2, 1), (1, 3)):
-        with pytest.raises(UsageError) as error:
-            curve().of(threads, instances)
-        problem = error.value.problems[0]
-        assert problem.got == f"{instances} instances × {threads} threads"
-        assert "2 × 1" in str(problem.expected)
-        assert f"tritune profile --instances {instances} --threads {threads}" in str(problem.hint)
+    with pytest.raises(UsageError) as error:
+        curve().of(Setting(1, 2))
+    problem = error.value.problems[0]
+    assert (problem.got, problem.expected) == ("1 instance × 2 threads", "2 instances × 1 thread")
+    assert "tritune profile --instances 1 --threads 2" in str(problem.hint)
 
 
 def test_a_file_of_many_faults_names_some(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perf.curve import read_curve
+from perf.curve import Setting, read_curve
 
 pytestmark = pytest.mark.live
 
@@ -42,14 +42,14 @@ def test_a_curve_is_measured_stored_and_simulated(run_cli: Callable[..., Any], m
     options = ("--instances", 2, "--threads", 1, "--traffic", "8,64", "--rows", "1,4", "--budget", "1s")
     result = run_cli("profile", model, "--curve", path, *options)
     assert result.code == 0, result.err
-    assert result.out.startswith("1 thread an instance\nrows × length")
+    assert result.out.startswith("2 instances × 1 thread\nrows × length")
     assert "law " in result.out
     assert str(path) in result.out
 
     curve = read_curve(path)
     assert curve.model["name"] == "square"
     assert curve.lengths == (8, 64)
-    series = curve.of(threads=1, instances=2)
+    series = curve.of(Setting(instances=2, threads=1))
     assert set(series.points) == {(1, 8), (1, 64), (4, 8), (4, 64)}
     assert all(len(runs) >= 2 for runs in series.busy(1).values())
     assert all(0.01 < time < 100 for time in series.points.values())
@@ -59,7 +59,9 @@ def test_a_curve_is_measured_stored_and_simulated(run_cli: Callable[..., Any], m
     assert max(batch.rows for run in merged for batch in run.batches) == 4
     assert all(sum(b.rows * b.executions for b in run.batches) == len(run.sent_us) * run.rows for run in series.runs)
 
-    data = run_cli("simulate", model, "--curve", path, "--threads", 1, "--concurrency", 1, "--json").json["data"]
+    data = run_cli(
+        "simulate", model, "--curve", path, "--threads", 1, "--instances", 2, "--concurrency", 1, "--json"
+    ).json["data"]
     answer = data["predicted"][-1]
     lone_us = min(min(run.latency_us) for run in series.busy(1)[1, 8])
     assert answer["avg_us"] > 500_000  # the delay of the config, which the curve was measured without

@@ -28,17 +28,17 @@ def ms_of(rows: int, length: int) -> float:
     return 4 + 0.2 * rows + 0.002 * rows * length
 
 
-def lone_run(clients: int, rows: int, length: int, factor: float = 1.0) -> CurveRun:
-    us = ms_of(rows, length) * 1e3 * factor
+def lone_run(instances: int, clients: int, rows: int, length: int) -> CurveRun:
+    us = ms_of(rows, length) * 1e3
     batch = Batch(rows=rows, executions=2, compute_us=us)
     times = {"sent_us": (0.0, us), "latency_us": (us, us), "batches": (batch,)}
-    return CurveRun(threads=1, instances=2, clients=clients, rows=rows, lengths=(length,), **times)
+    return CurveRun(threads=1, instances=instances, clients=clients, rows=rows, lengths=(length,), **times)
 
 
 @pytest.fixture
 def curve(tmp_path: Path) -> Path:
-    """Two instances of one thread, which do not slow each other down; lengths 8 to 64."""
-    grid = [lone_run(1, rows, length) for rows in (1, 4, 8) for length in (8, 32, 64)]
+    """One and two instances of one thread, which do not slow each other down; lengths 8 to 64."""
+    grid = [lone_run(count, 1, rows, length) for count in (1, 2) for rows in (1, 4, 8) for length in (8, 32, 64)]
     made = ServiceCurve(
         tool={"tritune": "0"},
         server={"tritonserver": "2.51.0"},
@@ -47,7 +47,7 @@ def curve(tmp_path: Path) -> Path:
         started="2025-01-01T00:00:00+00:00",
         wall_s=1.0,
         lengths=(32,),
-        runs=(*grid, lone_run(2, 1, 8)),
+        runs=(*grid, lone_run(2, 2, 1, 8)),
     )
     write_curve(made, tmp_path / "curve.json")
     return tmp_path / "curve.json"

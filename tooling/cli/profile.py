@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import MOST, counts, duration_us
+from tooling.cli.options import MOST, counts, duration_us, grid_of
 from tooling.console import table
 from tooling.units import format_duration_us
 
 if TYPE_CHECKING:
-    from perf.curve import Series, ServiceCurve
+    from perf.curve import Series, ServiceCurve, Setting
 
 
 def attach(app: typer.Typer) -> None:
@@ -23,14 +23,12 @@ def attach(app: typer.Typer) -> None:
 def profile(
     context: typer.Context,
     model: Path = typer.Argument(metavar="MODEL_DIR", help="A model directory REPO/NAME with its config.pbtxt."),
-    instances: int | None = typer.Option(
-        None, min=1, help="Most instances. Default: as configured, or one for each core."
-    ),
-    threads: str = typer.Option("", metavar="N,…", help="Threads per instance. Default: 1, as configured, every core."),
+    instances: str = typer.Option("", metavar="N,…", help="Instance counts. Default: those that `tune` would try."),
+    threads: str = typer.Option("", metavar="N,…", help="Threads per instance. Default: those that `tune` would try."),
     rows: str = typer.Option("", metavar="N,…", help="Rows of an execution. Default: 1, the middle, max_batch_size."),
     lengths: str = typer.Option("", metavar="N,…", help="Lengths. Default: shortest, middle, longest of the traffic."),
     traffic: str = typer.Option("", metavar="N,…", help="Token lengths of the traffic. Default: real sentences."),
-    budget: str = typer.Option("60s", metavar="TIME", help="Measure no point again after this time."),
+    budget: str = typer.Option("90s", metavar="TIME", help="Measure no point again after this time."),
     curve: Path | None = typer.Option(None, metavar="FILE", help="Where to store it [.tritune/curves/…]."),
     tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),
     vocab_size: int | None = typer.Option(
@@ -47,8 +45,7 @@ def profile(
     console = console_of(context)
     request = ProfileRequest(
         model_dir=model,
-        instances=instances or 0,
-        threads=counts("--threads", threads),
+        grid=grid_of(instances, threads, "", ""),
         rows=counts("--rows", rows),
         lengths=counts("--lengths", lengths),
         traffic=counts("--traffic", traffic),
@@ -59,15 +56,15 @@ def profile(
     measured = measure(request, runtime=find_runtime(), console=console)
     path = curve or curve_path(measured.model["name"], cpu_name())
     write_curve(measured, path)
-    series = {threads: measured.of(threads) for threads in measured.threads}
-    data = {"curve": str(path.absolute()), "series": [_as_dict(n, one) for n, one in series.items()]}
-    text = "\n\n".join(_as_text(n, one) for n, one in series.items())
+    series = {setting: measured.of(setting) for setting in measured.settings}
+    data = {"curve": str(path.absolute()), "series": [_as_dict(setting, one) for setting, one in series.items()]}
+    text = "\n\n".join(_as_text(setting, one) for setting, one in series.items())
     console.result(data, f"{text}\n\n{_footer(measured)}\ncurve   {path}")
 
 
-def _as_dict(threads: int, series: Series) -> dict[str, object]:
+def _as_dict(setting: Setting, series: Series) -> dict[str, object]:
     return {
-        "threads": threads,
+        **setting._asdict(),
         "points": [
             {
                 "rows": point[0],
@@ -87,7 +84,7 @@ def _as_dict(threads: int, series: Series) -> dict[str, object]:
     }
 
 
-def _as_text(threads: int, series: Series) -> str:
+def _as_text(setting: Setting, series: Series) -> str:
     rows = [
         [f"{point[0]} × {point[1]}", f"{time:.2f}", f"{series.uncertainty(point):.0%}", f"{residual:+.0%}"]
         for (point, time), residual in zip(series.points.items(), series.fit.residuals.values(), strict=True)
@@ -95,7 +92,7 @@ def _as_text(threads: int, series: Series) -> str:
     slower = [f"{f:.2f}× with {n} busy" for n, f in enumerate(series.slowdown, start=1) if n > 1]
     slower += [f"{series.spin:.2f}× more while lengths that differ wait"] if series.spin > 1 else []
     lines = [
-        f"{threads} thread{'s' * (threads != 1)} an instance",
+        str(setting),
         table(["rows × length", "ms", "±", "law off by"], rows),
         f"law     {series.fit}{'' if series.fit.good else ' — does not fit'}",
         f"adds    {_us(series.dispatch_us)} an execution, {_us(series.merge_us)} a merged request",
