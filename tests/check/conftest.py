@@ -112,6 +112,7 @@ def write_example(root: Path, text: str) -> Example:
     """Write a config and the files that follow it under lines `--- PATH`; `root` becomes a repository."""
     config, *sections = re.split(r"(?:^|\n)--- ", text)
     parts = dict(section.partition("\n")[::2] for section in sections)
+    root = root / parts.pop("repository", "").strip()
     model = root / parts.pop("name", "example").strip()
     options = re.findall(r"--server-args .*|\S+", parts.pop("options", ""))
     options = [word for option in options for word in option.split(" ", 1 if "server-args" in option else -1)]
@@ -132,6 +133,8 @@ def write_example(root: Path, text: str) -> Example:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".onnx" and "->" in content:
             write_model(path, content)
+        elif content.startswith("zeros "):
+            path.write_bytes(bytes(int(content.split()[1])))
         elif content.startswith("plan "):
             path.write_bytes(plan(content.split()[1]))
         else:
@@ -160,7 +163,7 @@ def check(run_cli: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     return run
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def write() -> ModuleType:
     """This module, for the functions that write models and plans."""
     return sys.modules[__name__]

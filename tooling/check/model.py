@@ -55,6 +55,7 @@ class Model:
     text: ConfigText | None = None
     unreadable: str | None = None
     """Why the config could not be read, when it is there."""
+    too_large: bool = False
     siblings: Mapping[str, Model] = field(default_factory=dict, repr=False)
     refusals: Mapping[str, Finding] = field(default_factory=dict, repr=False)
     """What Triton refuses models of the repository for, of those that were judged before this one."""
@@ -76,7 +77,7 @@ class Model:
     @cached_property
     def readable(self) -> bool:
         """Whether Triton's parser takes the config, or there is none."""
-        return self.unreadable is None and (self.text is None or self.text.document.accepted)
+        return not self.too_large and self.unreadable is None and (self.text is None or self.text.document.accepted)
 
     @cached_property
     def _filled(self) -> tuple[ModelConfig, bool]:
@@ -227,9 +228,8 @@ def read_model(directory: Path, shown: str, target: Target, config: Path | None 
         return model
     name = model.shown_path(path) if config is None else str(config)
     try:
-        size = path.stat().st_size
-        if size > LARGEST:
-            model.unreadable = f"{size} bytes, more than any config has"
+        if path.stat().st_size > LARGEST:
+            model.too_large = True
             return model
         model.text = ConfigText.of(name, path, path.read_bytes())
     except OSError as error:

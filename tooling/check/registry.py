@@ -71,6 +71,7 @@ _POLL: Final[tuple[Check, ...]] = (
 _TENSORS: Final[tuple[Check, ...]] = (tensors.tensors, batch_io.batch_io)
 _DEPENDENCY: Final[tuple[Check, ...]] = (graph.dependencies, graph_tensors.tensors)
 _BACKEND: Final[tuple[Check, ...]] = (
+    python_model.names,
     platform.backend,
     instances.instance_groups,
     onnx_options.parameters,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -42,7 +42,7 @@ def read_repository(path: Path, target: Target, names: Collection[str] = ()) -> 
         return _of_file(path, target)
     entries = list_directory(path)
     if _is_model(path, entries):
-        return _of_model(path, target, path / CONFIG_FILE)
+        return replace(_of_model(path, target, path / CONFIG_FILE), is_model=True)
     models = {name: read_model(path / name, f"{shown}/{name}", target) for name, is_dir in entries.items() if is_dir}
     for model in models.values():
         model.siblings = models
@@ -82,7 +82,7 @@ def _of_model(directory: Path, target: Target, config: Path | None) -> Repositor
             models.setdefault(name, read_model(directory.parent / name, f"{directory.parent}/{name}", target))
     for one in models.values():
         one.siblings = models
-    return Repository(directory, shown, models, (model.name,), is_model=True)
+    return Repository(directory, shown, models, (model.name,))
 
 
 def _neighbours(directory: Path) -> Iterator[str]:

@@ -71,7 +71,7 @@ def check(
     return Report(target, repository.judged, tuple(kept), silenced)
 
 
-_MOST = 500
+_MOST = 200
 """Findings of one model that are told: more help nobody, and a hostile config could hold a million."""
 
 
@@ -98,6 +98,23 @@ def check_request(file: Path, path: Path, target: Target, names: Collection[str]
         first = next((finding for finding in listed if finding.severity is Severity.ERROR), None)
         found += [replace(finding, first=finding is first) for finding in listed]
     return Report(target, (model.name,), tuple(found))
+
+
+def merged(reports: Sequence[Report]) -> Report:
+    """The reports of several paths as one; there is at least one."""
+    return Report(
+        reports[0].target,
+        tuple(name for report in reports for name in report.models),
+        tuple(finding for report in reports for finding in report.findings),
+        sum(report.silenced for report in reports),
+    )
+
+
+def newer(report: Report, before: Report) -> Report:
+    """The report with only those findings that another one, such as that of an earlier release, has not."""
+    known = {(finding.rule.id, finding.place) for finding in before.findings}
+    fresh = tuple(finding for finding in report.findings if (finding.rule.id, finding.place) not in known)
+    return replace(report, findings=fresh)
 
 
 def _compose_files(path: Path) -> list[Path]:

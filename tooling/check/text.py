@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from tooling.check.finding import Place
 from tooling.config.proto import ModelConfig, pb
+from tooling.pbtxt.cursor import LIMIT
 from tooling.pbtxt.faults import position
 from tooling.pbtxt.message import fill
 from tooling.pbtxt.parser import Document, parse
-from tooling.pbtxt.tree import Body, Value
+from tooling.pbtxt.tree import Body, Entry, Value
 
-LARGEST: Final = 2**20
+LARGEST: Final = 2**18
 """Bytes of a config that is looked at; a person's has some kilobytes."""
 
 # What may hold a placeholder only by chance comes first: comments.
@@ -81,17 +83,16 @@ class ConfigText:
         return [(str(_half(value, "key")), str(_half(value, "value"))) for value in _values(self.document.root, path)]
 
     def placeholders(self) -> list[Placeholder]:
-        """Every `${…}`, `{{ … }}` and `{% … %}` outside comments."""
-        found = []
+        """The first hundred `${…}`, `{{ … }}` and `{% … %}` outside comments."""
+        return list(islice(self._placeholders(), LIMIT))
+
+    def _placeholders(self) -> Iterator[Placeholder]:
         for mark in _MARKS.finditer(self.source):
             if mark.lastgroup == "placeholder":
-                found.append(Placeholder(mark[0].decode(errors="replace"), self.at(mark.start()), False))
+                yield Placeholder(mark[0].decode(errors="replace"), self.at(mark.start()), False)
             elif mark.lastgroup == "string":
-                found += [
-                    Placeholder(inner[0].decode(errors="replace"), self.at(mark.start() + inner.start()), True)
-                    for inner in _IN_STRING.finditer(mark[0])
-                ]
-        return found
+                for inner in _IN_STRING.finditer(mark[0]):
+                    yield Placeholder(inner[0].decode(errors="replace"), self.at(mark.start() + inner.start()), True)
 
     def ignores(self) -> list[Ignore]:
         """Every comment that silences rules: those of its own line, or of the next line when it stands alone."""
@@ -115,27 +116,30 @@ def _offset(body: Body, path: Sequence[str | int]) -> int | None:
     if not entries:
         return None
     rest = path[1:]
-    slots = [(entry, value) for entry in entries for value in entry.values]
     entry = entries[-1]
-    if not slots or not entry.field.repeated:
-        inner = slots[-1][1] if slots else None
-        found = _offset(inner.value, rest) if inner is not None and isinstance(inner.value, Body) else None
-        return entry.start if found is None else found
+    if not entry.field.repeated:
+        return _deeper(entry.values[-1] if entry.values else None, rest, entry.start)
     if not rest:
         return entries[0].start
-    if entry.field.is_map:
-        chosen = [slot for slot in slots if _half(slot[1], "key") == rest[0]][-1:]
-    else:
-        chosen = [slots[rest[0]]] if isinstance(rest[0], int) and rest[0] < len(slots) else []
-    if not chosen:
+    owner, value = _slot(entries, rest[0])
+    if owner is None or value is None:
         return entries[0].start
-    owner, value = chosen[0]
-    start = owner.start if owner.list_start < 0 else value.start
-    if isinstance(value.value, Body):
-        deeper = ["value", *rest[1:]] if entry.field.is_map else rest[1:]
-        found = _offset(value.value, deeper)
-        return start if found is None else found
-    return start
+    inner = ["value", *rest[1:]] if owner.field.is_map else rest[1:]
+    return _deeper(value, inner, owner.start if owner.list_start < 0 else value.start)
+
+
+def _deeper(value: Value | None, rest: Sequence[str | int], start: int) -> int:
+    found = _offset(value.value, rest) if value is not None and isinstance(value.value, Body) else None
+    return start if found is None else found
+
+
+def _slot(entries: Sequence[Entry], wanted: str | int) -> tuple[Entry | None, Value | None]:
+    """One value of a repeated field, by its index or its key (of a repeated key the last one), with its entry."""
+    slots = ((entry, value) for entry in entries for value in entry.values)
+    if entries[0].field.is_map:
+        chosen = [slot for slot in slots if _half(slot[1], "key") == wanted]
+        return chosen[-1] if chosen else (None, None)
+    return next(islice(slots, wanted, None), (None, None)) if isinstance(wanted, int) else (None, None)
 
 
 def _values(body: Body, path: Sequence[str]) -> list[Value]:

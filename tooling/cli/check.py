@@ -43,71 +43,85 @@ def attach(app: typer.Typer) -> None:
     @app.command()
     def check(
         context: typer.Context,
-        path: Path | None = typer.Argument(None, help="A model repository, or one config.pbtxt or ONNX file of it."),
+        paths: list[Path] = typer.Argument(None, help="Model repositories; or config.pbtxt or ONNX files of them."),
         model: list[str] = typer.Option([], metavar="NAME", help="Only this model of the repository."),
-        release: str | None = typer.Option(
-            None, help="The Triton release that will serve it. Default: the tested one."
-        ),
+        release: str | None = typer.Option(None, help="The Triton release that will serve. Default: the tested one."),
+        from_release: str | None = typer.Option(None, help="Show only what is new compared with this release."),
         strict: bool = typer.Option(False, "--strict", help="Judge for --disable-auto-complete-config."),
         gpus: int | None = typer.Option(None, min=0, help="GPUs the server sees. Default: not known."),
         server_args: str = typer.Option("", metavar="TEXT", help="The options tritonserver is started with."),
-        compose: Path | None = typer.Option(
-            None, help="The compose file of the server; one in the repository is found."
-        ),
+        compose: Path | None = typer.Option(None, help="The server's compose file. Default: one in the repository."),
         config_name: str | None = typer.Option(None, help="Triton's --model-config-name: judge configs/NAME.pbtxt."),
-        engine: Use = typer.Option(
-            Use.ONNXRUNTIME, "--for", help="What a lone ONNX file is for: serving, or an engine."
-        ),
+        use: Use = typer.Option(Use.ONNXRUNTIME, "--for", help="What a lone ONNX file is for."),
         fail_on: Level = typer.Option(Level.ERROR, help="Exit 1 for findings this bad, or worse."),
         output_format: Format = typer.Option(Format.TEXT, "--format", help="How findings are written."),
         request: Path | None = typer.Option(None, metavar="FILE", help="Judge the requests of a file for one model."),
         fix: bool = typer.Option(False, "--fix", help="Apply the safe fixes to the configs first."),
-        explain: str | None = typer.Option(
-            None, metavar="RULE", help="Explain a rule, with an example; `all` lists them."
-        ),
+        explain: str | None = typer.Option(None, metavar="RULE", help="Explain a rule; `all` lists them."),
     ) -> None:
         """Say offline what Triton would say to a model repository, and what it would silently do wrong."""
-        from tooling.check.target import Target, split_words, with_options
-        from tooling.releases import current_release, release_named
-
         console = console_of(context)
         if explain is not None:
             _explain(console, explain)
             return
-        if path is None:
+        if not paths:
             raise UsageError("nothing to check", expected="a model repository", hint="run `tritune check REPOSITORY`")
-        named = current_release() if release is None else release_named(release)
-        target = Target(
-            named, release is not None, strict=strict, gpus=gpus, config_name=config_name, engine=engine is Use.TENSORRT
-        )
-        if server_args:
-            target = with_options(target, split_words(server_args))
+        target = _target(release, server_args, strict=strict, gpus=gpus, config_name=config_name, use=use)
         if request is not None:
             from tooling.check.runner import check_request
 
-            report = check_request(request, path, target, model)
-            _answer(console, report, output_format)
-            _exit(report, fail_on)
-            return
-        report = _report(console, path, target, model, compose, fix=fix)
+            if len(paths) > 1:
+                raise UsageError("a request is for one model", got=f"{len(paths)} paths", expected="one")
+            report = check_request(request, paths[0], target, model)
+        else:
+            report = _report(console, paths, target, model, compose, from_release, fix=fix)
         _answer(console, report, output_format)
         _exit(report, fail_on)
 
 
+def _target(
+    release: str | None, server_args: str, *, strict: bool, gpus: int | None, config_name: str | None, use: Use
+) -> Target:
+    """The server that the options describe."""
+    from tooling.check.target import Target, split_words, with_options
+    from tooling.releases import current_release, release_named
+
+    target = Target(
+        current_release() if release is None else release_named(release),
+        release_named=release is not None,
+        strict=strict,
+        gpus=gpus,
+        config_name=config_name,
+        engine=use is Use.TENSORRT,
+    )
+    return with_options(target, split_words(server_args)) if server_args else target
+
+
 def _report(
     console: Console,
-    path: Path,
+    paths: list[Path],
     target: Target,
     names: list[str],
     compose: Path | None,
+    from_release: str | None,
     *,
     fix: bool,
 ) -> Report:
+    from dataclasses import replace
+
     from tooling.check import runner
     from tooling.check.fixing import fix as apply_fixes
+    from tooling.releases import release_named
+
+    def judge_for(server: Target) -> Report:
+        return runner.merged([runner.check(path, server, names, compose_file=compose) for path in paths])
 
     def judge() -> Report:
-        return runner.check(path, target, names, compose_file=compose)
+        report = judge_for(target)
+        if from_release is None:
+            return report
+        old = replace(target, release=release_named(from_release), release_named=True)
+        return runner.newer(report, judge_for(old))
 
     if not fix:
         return judge()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
 from tooling.check.finding import Evidence, Finding, Stage
 from tooling.check.model import Model
-from tooling.check.rules.kinds import advice, note, poll
+from tooling.check.rules.kinds import advice, load, note, poll
 from tooling.errors import suggest
 
+_LABEL: Final = re.compile(r"[A-Za-z0-9_]*")
 _KNOWN_FAMILIES: Final = ("nv_inference_first_response_histogram_ms",)
 
 DECOUPLED_CACHE = poll(
@@ -87,18 +89,18 @@ CACHE_NEEDS_SERVER = note(
     evidence=Evidence.RUN,
     stage=Stage.POLL,
 )
-TAG_NOT_ASCII = poll(
-    "metric-tag-not-ascii",
-    "A metric tag is not plain ASCII.",
-    "Tags become labels of Prometheus; a name that is none, or one that is not ASCII, ends the server or hides every "
-    "metric.",
+TAG_NAME = load(
+    "metric-tag-name",
+    "The name of a metric tag is no label of Prometheus.",
+    "Tags become labels `_NAME`, of ASCII letters, digits and `_`. tritonserver 2.51 ends with any other name: all "
+    "models are "
+    "gone. Values may be any text.",
     'metric_tags { key: "größe" value: "1" }',
-    "MetricModelReporter (core)",
-    evidence=Evidence.READ,
+    "tritonserver 2.51",
 )
 RULES = (
     *(DECOUPLED_CACHE, METRIC_IDENTIFIER, METRIC_FAMILY, METRIC_OPTIONS, METRIC_BUCKETS, METRIC_UNKNOWN),
-    *(NO_SERVER_CACHE, CACHE_NEEDS_SERVER, TAG_NOT_ASCII),
+    *(NO_SERVER_CACHE, CACHE_NEEDS_SERVER, TAG_NAME),
 )
 
 
@@ -142,16 +144,15 @@ def _metrics(model: Model) -> Iterator[Finding]:
 
 def tags(model: Model) -> Iterator[Finding]:
     """Metric tags that Prometheus has no label for."""
-    for key, value in sorted(model.config.metric_tags.items()):
-        for text in (key, value):
-            if not text.isascii():
-                yield model.find(
-                    TAG_NOT_ASCII,
-                    f"metric_tags {key}: `{text}` is not ASCII",
-                    "metric_tags",
-                    key,
-                    hint="use plain letters, digits and _",
-                )
+    for key in sorted(model.config.metric_tags):
+        if not _LABEL.fullmatch(key):
+            yield model.find(
+                TAG_NAME,
+                f"metric_tags: `{key}` is no name of a label: tritonserver 2.51 dies on it",
+                "metric_tags",
+                key,
+                hint="use ASCII letters, digits and _",
+            )
 
 
 def cache(model: Model) -> Iterator[Finding]:

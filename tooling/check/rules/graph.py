@@ -16,22 +16,23 @@ STEP: Final = 'model_name: "m" model_version: -1 input_map { key: "x" value: "x"
 ONNX: Final = "x: FP32 [batch, 8] -> y: FP32 [batch, 8]"
 
 
+MODEL: Final = (
+    'backend: "onnxruntime"\nmax_batch_size: 8\ninput { name: "x" data_type: TYPE_FP32 dims: [ 8 ] }\n'
+    'output { name: "y" data_type: TYPE_FP32 dims: [ 8 ] }\n'
+)
+
+
 def example(
-    step: str = STEP,
-    batch: int = 8,
-    data_type: str = "TYPE_FP32",
-    dims: str = "8",
-    model: str = ONNX,
-    config: str = "",
+    step: str = STEP, data_type: str = "TYPE_FP32", dims: str = "8", model: str = ONNX, config: str = MODEL
 ) -> str:
-    """An ensemble of one step over a model `m`."""
-    text = (
-        f'platform: "ensemble"\nmax_batch_size: {batch}\ninput {{ name: "x" data_type: {data_type} dims: [ {dims} ] '
-        "}\n"
-        f'output {{ name: "y" data_type: TYPE_FP32 dims: [ 8 ] }}\nensemble_scheduling {{ step {{ {step} }} }}\n'
-        f"--- 1/model.onnx\nabsent\n--- ../m/1/model.onnx\n{model}"
+    """An ensemble of one step over a model `m`, with the config and the ONNX file of that one."""
+    return (
+        'platform: "ensemble"\nmax_batch_size: 8\n'
+        f'input {{ name: "x" data_type: {data_type} dims: [ {dims} ] }}\n'
+        'output { name: "y" data_type: TYPE_FP32 dims: [ 8 ] }\n'
+        f"ensemble_scheduling {{ step {{ {step} }} }}\n--- 1/model.onnx\nabsent\n"
+        f"--- ../m/config.pbtxt\n{config}--- ../m/1/model.onnx\n{model}"
     )
-    return f"{text}\n--- ../m/config.pbtxt\n{config}" if config else text
 
 
 MODEL_MISSING = dependency(
@@ -52,7 +53,7 @@ MODEL_BROKEN = dependency(
     "step-model-broken",
     "A model of the ensemble does not load.",
     "Its own findings say why.",
-    example(config="max_batch_size: -1"),
+    example(config="max_batch_size: -1\n"),
     "DependencyGraph (core)",
 )
 VERSION = dependency(

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tooling.check.finding import Finding, Stage
 from tooling.check.model import Model
 from tooling.check.rules.ensemble import steps_in_order
-from tooling.check.rules.graph import FIELD, STEP, example
+from tooling.check.rules.graph import FIELD, MODEL, STEP, example
 from tooling.check.rules.kinds import advice, dependency
 from tooling.check.sizes import type_name
 from tooling.errors import suggest
@@ -21,7 +21,7 @@ BATCH = dependency(
     "The ensemble allows larger batches than one of its models.",
     "A model without batching may take part where its shapes agree; one that batches must take at least the ensemble's "
     "max_batch_size.",
-    example(config="max_batch_size: 4"),
+    example(config=MODEL.replace("size: 8", "size: 4")),
     _SOURCE,
 )
 INPUT_UNKNOWN = dependency(
@@ -35,7 +35,10 @@ INPUT_UNMAPPED = dependency(
     "step-input-unmapped",
     "An input of the model is not mapped.",
     "Every input that is not optional needs a tensor of the ensemble.",
-    example(model="x: FP32 [batch, 8], z: FP32 [batch, 8] -> y: FP32 [batch, 8]"),
+    example(
+        model="x: FP32 [batch, 8], z: FP32 [batch, 8] -> y: FP32 [batch, 8]",
+        config=MODEL + 'input { name: "z" data_type: TYPE_FP32 dims: [ 8 ] }\n',
+    ),
     _SOURCE,
 )
 OUTPUT_UNKNOWN = dependency(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator
 from typing import Final
 
 from tooling.check.fill import ENSEMBLE, MODEL_FILES, PLATFORMS
-from tooling.check.finding import Evidence, Finding, Place, Stage
+from tooling.check.finding import Evidence, Finding
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load, poll
 from tooling.errors import suggest
@@ -21,7 +19,6 @@ _BACKENDS: Final = (
 )
 _NVIDIA: Final = "nvcr.io/nvidia/tritonserver:"
 _IMAGES: Final = {"vllm": "vllm-python-py3", "tensorrtllm": "trtllm-python-py3"}
-_PLAIN_PATH: Final = re.compile(r"[\x21\x23-\x26\x28-\x7e]+")
 
 NO_BACKEND = poll(
     "backend-unknown",
@@ -102,17 +99,6 @@ RUNTIME_MISSING = advice(
     "BackendManager (core)",
     evidence=Evidence.RUN,
 )
-PATH_HANGS = advice(
-    "path-with-blank-or-quote",
-    "A blank or a quote in the path of a Python model makes its load hang.",
-    "The Python backend hands paths through a shell: on 2.51 the server waits for ever for a process that never "
-    "started. "
-    "Other backends take such paths.",
-    'backend: "python"\n--- 1/model.onnx\nabsent\n--- 1/model.py\nclass TritonPythonModel: pass\n--- name\nit\'s',
-    "Python backend of 2.51",
-    evidence=Evidence.RUN,
-    stage=Stage.LOAD,
-)
 RULES = (
     NO_BACKEND,
     PLATFORM_UNKNOWN,
@@ -124,7 +110,6 @@ RULES = (
     BACKEND_NOT_IN_IMAGE,
     BACKEND_UNUSUAL,
     RUNTIME_MISSING,
-    PATH_HANGS,
 )
 
 
@@ -202,7 +187,9 @@ def _no_backend(model: Model) -> Iterator[Finding]:
         NO_BACKEND,
         f"no backend, no platform, and no file in {model.shown} that tells it",
         says=says,
-        hint=f"write `backend`, or put one of {', '.join(MODEL_FILES.values())} into a version directory",
+        hint=f"write `backend`, or put one of {', '.join(MODEL_FILES.values())} into a version directory; what is no "
+        "model "
+        "does not belong into a repository",
     )
 
 
@@ -240,15 +227,6 @@ def backend(model: Model) -> Iterator[Finding]:
             says=f"unable to find backend library for backend '{config.backend}', try specifying runtime on the model "
             "configuration.",
             hint=close or f"put libtriton_{config.backend}.so where the server finds it",
-        )
-    if config.backend == "python" and not _PLAIN_PATH.fullmatch(os.fspath(model.directory.absolute())):
-        yield model.find(
-            PATH_HANGS,
-            f"the path `{model.directory.absolute()}` holds a blank, a quote or letters beyond ASCII: the Python "
-            "backend "
-            "hangs on it",
-            place=Place(model.shown),
-            hint="serve it through a directory with a plain name; `tritune serve` does",
         )
 
 

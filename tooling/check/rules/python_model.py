@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -15,10 +16,12 @@ from tooling.check.rules.kinds import advice, load, request
 _SOURCE: Final = "Python backend"
 _LARGEST: Final = 2**20
 _CALLS_LOOKED_AT: Final = 20
+_SENDER: Final = ("get_response_sender", "send")
 _DIRECTORY: Final = "$$TRITON_MODEL_DIRECTORY"
 _ENVIRONMENT: Final = "EXECUTION_ENV_PATH"
 _CPU_ONLY: Final = "FORCE_CPU_ONLY_INPUT_TENSORS"
 _CLASS: Final = "TritonPythonModel"
+_SHELL: Final = re.compile(r"""[\s'"\\$`&|;<>()*?!{}]""")
 
 
 def _example(
@@ -60,10 +63,12 @@ ENVIRONMENT_MISSING = load(
     _example(f'parameters {{ key: "{_ENVIRONMENT}" value: {{ string_value: "{_DIRECTORY}/env.tar.gz" }} }}'),
     _SOURCE,
 )
-ENVIRONMENT_RELATIVE = advice(
-    "python-environment-relative",
-    "The path of the execution environment is relative.",
-    "It is then looked for below the directory the server was started in.",
+ENVIRONMENT_ELSEWHERE = advice(
+    "python-environment-elsewhere",
+    "The path of the execution environment is one of the server's.",
+    "A relative path is looked for below the directory the server was started in, an absolute one on the server: not "
+    "where "
+    "the model lies. The load fails when it is not there.",
     _example(f'parameters {{ key: "{_ENVIRONMENT}" value: {{ string_value: "env.tar.gz" }} }}') + "\n--- env.tar.gz\nx",
     _SOURCE,
 )
@@ -89,7 +94,64 @@ NOT_DECOUPLED = request(
     ),
     _SOURCE,
 )
-RULES = (MISSING, NAME, BROKEN, ENVIRONMENT_MISSING, ENVIRONMENT_RELATIVE, CPU_ONLY, NOT_DECOUPLED)
+NAME_HANGS = load(
+    "python-name-with-blank-or-quote",
+    "A blank, a quote or another sign of the shell in a name makes the load of a Python model hang.",
+    "The Python backend starts its processes through a shell, with the names of the model, its file and its "
+    "instances in the "
+    "command: on 2.51 the server then waits for ever.",
+    _example('instance_group { name: "it\'s" kind: KIND_CPU }'),
+    "Python backend of 2.51",
+)
+PATH_HANGS = advice(
+    "python-path-with-blank-or-quote",
+    "A blank, a quote or another sign of the shell in the path of a repository makes Python models hang.",
+    "This is about the path on the server, which may be another: `tritune serve` and containers use plain ones.",
+    _example("") + "\n--- repository\nmy models",
+    "Python backend of 2.51",
+    evidence=Evidence.RUN,
+)
+RULES = (
+    NAME_HANGS,
+    PATH_HANGS,
+    MISSING,
+    NAME,
+    BROKEN,
+    ENVIRONMENT_MISSING,
+    ENVIRONMENT_ELSEWHERE,
+    CPU_ONLY,
+    NOT_DECOUPLED,
+)
+
+
+def names(model: Model) -> Iterator[Finding]:
+    """Names that end up in a command of the shell."""
+    if model.config.backend != "python":
+        return
+    named: list[tuple[str, str, tuple[str | int, ...]]] = [
+        ("model", model.name, ()),
+        ("file", model.config.default_model_filename, ("default_model_filename",)),
+    ]
+    named += [
+        ("instance group", group.name, ("instance_group", index))
+        for index, group in enumerate(model.written.instance_group)
+    ]
+    for what, name, path in named:
+        if _SHELL.search(name):
+            yield model.find(
+                NAME_HANGS,
+                f"the {what} `{name}` has a sign of the shell in its name: the load hangs on 2.51",
+                *path,
+                hint="use letters, digits, `_`, `-` and `.`",
+            )
+    parent = str(model.directory.absolute().parent)
+    if _SHELL.search(parent):
+        yield model.find(
+            PATH_HANGS,
+            f"`{parent}` has a sign of the shell in it: served from there, the load hangs on 2.51",
+            place=Place(model.shown),
+            hint="serve it from a plain path; `tritune serve` does",
+        )
 
 
 def python_model(model: Model) -> Iterator[Finding]:
@@ -138,10 +200,10 @@ def parameters(model: Model) -> Iterator[Finding]:
     inside = text.startswith(_DIRECTORY)
     path = Path(f"{model.directory}{text.removeprefix(_DIRECTORY)}") if inside else Path(text)
     shown = f"{model.name}{text.removeprefix(_DIRECTORY)}" if inside else text
-    if not inside and not path.is_absolute():
+    if not inside and not (path.is_absolute() and path.exists()):
         yield model.find(
-            ENVIRONMENT_RELATIVE,
-            f"{_ENVIRONMENT}: {text} is relative to the directory the server is started in",
+            ENVIRONMENT_ELSEWHERE,
+            f"{_ENVIRONMENT}: {text} must be there on the server",
             *where,
             hint=f"use {_DIRECTORY}/...",
         )
@@ -189,9 +251,10 @@ def _code(model: Model, path: Path) -> Iterator[Finding]:
 def _sends_several(tree: ast.Module) -> int | None:
     """The line where a response sender sends responses in a loop of its own, or a second time; None without one."""
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
-        made = [_depth(function, call) for call in _calls(function, "get_response_sender")]
+        calls = list(islice(_calls(function), _CALLS_LOOKED_AT))
+        made = [depth for name, depth, _ in calls if name == "get_response_sender"]
         # `send` with flags alone sends no response.
-        sent = [(_depth(function, call), call.lineno) for call in _calls(function, "send") if call.args]
+        sent = [(depth, call.lineno) for name, depth, call in calls if name == "send" and call.args]
         if not made or not sent:
             continue
         if len(sent) > 1 and len({depth for depth, _ in sent}) == 1:
@@ -202,20 +265,12 @@ def _sends_several(tree: ast.Module) -> int | None:
     return None
 
 
-def _calls(function: ast.AST, name: str) -> list[ast.Call]:
-    """The calls of a method of this name inside a function."""
-    calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
-    named = (call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == name)
-    return list(islice(named, _CALLS_LOOKED_AT))
-
-
-def _depth(function: ast.AST, wanted: ast.AST) -> int:
-    """How many loops of the function are around a node."""
+def _calls(function: ast.AST) -> Iterator[tuple[str, int, ast.Call]]:
+    """The calls that make a response sender or use it, in order, with the number of loops around each."""
     pending = [(function, 0)]
     while pending:
         node, depth = pending.pop()
-        if node is wanted:
-            return depth
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _SENDER:
+            yield node.func.attr, depth, node
         deeper = depth + isinstance(node, ast.For | ast.While | ast.AsyncFor)
-        pending += [(child, deeper) for child in ast.iter_child_nodes(node)]
-    return 0
+        pending += [(child, deeper) for child in reversed(list(ast.iter_child_nodes(node)))]

@@ -26,7 +26,9 @@ def _state(initial: str, state: str = 'input_name: "s" output_name: "t" data_typ
 ONE = load(
     "initial-state-count",
     "A state has more than one initial_state.",
-    "There is one or none; without one the state starts as uninitialised memory.",
+    "There is one or none; without one the state starts as uninitialised memory. States are looked at when the "
+    "instances are "
+    "there already: on 2.51 a refusal then can end the whole server.",
     _state(
         'initial_state { name: "a" data_type: TYPE_FP32 dims: [ 1 ] zero_data: true } '
         'initial_state { name: "b" data_type: TYPE_FP32 dims: [ 1 ] zero_data: true }'

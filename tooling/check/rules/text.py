@@ -10,8 +10,10 @@ from typing import Final
 from tooling.check.finding import Evidence, Finding, Place, Stage
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, note, poll
-from tooling.check.text import ConfigText
+from tooling.check.text import LARGEST, ConfigText
 from tooling.pbtxt.faults import Fault
+from tooling.pbtxt.tree import Body
+from tooling.releases import fields_since
 from tooling.repository import CONFIG_FILE
 
 _TEMPLATE_SUFFIXES: Final = (".j2", ".jinja", ".jinja2", ".template", ".tmpl", ".tpl", ".in")
@@ -87,21 +89,40 @@ MISSPELT = advice(
 UNREADABLE = poll(
     "config-unreadable",
     "The config is there but cannot be read.",
-    "A directory, a broken link, a file without permission or one of many megabytes is no config.",
+    "A directory, a broken link or a file without permission is no config.",
     "--- config.pbtxt/file\nx",
     "ReadTextProto (core)",
     evidence=Evidence.READ,
 )
-NOT_UTF8 = poll(
+NOT_UTF8 = advice(
     "string-not-utf-8",
     "A string of the config is not UTF-8.",
-    "protobuf's text parser takes it, but the message cannot be turned into JSON for the backend.",
+    "Triton's parser takes it, and it reaches the backend and clients as other characters.",
     'metric_tags { key: "team" value: "\\377" }',
-    "protobuf's serialiser",
+    "protobuf's text parser",
+    evidence=Evidence.RUN,
+    stage=Stage.POLL,
+)
+TOO_LARGE = advice(
+    "config-too-large",
+    "The config is too large to be judged.",
+    f"Configs have some kilobytes; one of more than {LARGEST // 1024} KiB is no person's, and is not looked at.",
+    "max_batch_size: 8\n--- config.pbtxt\nzeros 300000",
+    "tritune",
+    evidence=Evidence.DOCUMENTED,
+    stage=Stage.POLL,
+)
+FIELD_TOO_NEW = poll(
+    "field-newer-than-release",
+    "The release does not know this field.",
+    "A field that a later release brought makes the whole config unreadable for an earlier one.",
+    "max_batch_size: 8\nmodel_metrics { }\n--- options\n--release 24.10",
+    "model_config.proto, release by release",
     evidence=Evidence.READ,
 )
 RULES = (
     SYNTAX,
+    FIELD_TOO_NEW,
     PLACEHOLDER,
     PLACEHOLDER_VALUE,
     TEMPLATE,
@@ -110,13 +131,16 @@ RULES = (
     MISSPELT,
     UNREADABLE,
     NOT_UTF8,
+    TOO_LARGE,
 )
 
 
 def text(model: Model) -> Iterator[Finding]:
     """Everything about the file itself; when its text is unreadable, nothing else of the model can be judged."""
     config = model.text
-    if model.unreadable is not None:
+    if model.too_large:
+        yield model.find(TOO_LARGE, f"{CONFIG_FILE} has more than {LARGEST // 1024} KiB: it is not judged")
+    elif model.unreadable is not None:
         yield model.find(
             UNREADABLE,
             f"{CONFIG_FILE} cannot be read: {model.unreadable}",
@@ -129,6 +153,7 @@ def text(model: Model) -> Iterator[Finding]:
     else:
         for fault in config.document.faults:
             yield _fault(model, config, fault)
+        yield from _newer_fields(model, config)
     if config is not None:
         for mark in config.placeholders():
             if mark.in_string:
@@ -138,6 +163,28 @@ def text(model: Model) -> Iterator[Finding]:
                     place=mark.place,
                     hint="run the template filler, or take the entry out",
                 )
+
+
+def _newer_fields(model: Model, config: ConfigText) -> Iterator[Finding]:
+    """Every field that the release is too old for, once."""
+    since, tag, told = fields_since(), model.target.release.tag, set[str]()
+    pending = [config.document.root]
+    while pending:
+        body = pending.pop()
+        owner = body.descriptor.full_name.partition(".")[2]
+        for entry in body.entries:
+            name = f"{owner}.{entry.field.name}"
+            first = since.get(name)
+            if first is not None and tag < first and name not in told:
+                told.add(name)
+                yield model.find(
+                    FIELD_TOO_NEW,
+                    f"Triton {tag} does not know the field {entry.field.name}: it came with {first}",
+                    place=config.at(entry.start),
+                    says=f"failed to read text proto from {config.name}",
+                    hint=f"leave it out, or use Triton {first} or later",
+                )
+            pending += [value.value for value in entry.values if isinstance(value.value, Body)]
 
 
 def _missing(model: Model) -> Iterator[Finding]:

@@ -189,6 +189,8 @@ def _no_version_text(model: Model) -> str:
 def _no_version_hint(model: Model) -> str:
     if model.versions:
         return "list a version that exists, or leave version_policy out"
+    if model.name.startswith("."):
+        return "move it out: Triton takes every directory of a repository for a model, hidden ones too"
     others = [name for name, is_dir in model.entries.items() if is_dir and any(map(str.isdigit, name))]
     return f"create {model.name}/1/" + (f"; `{others[0]}` is no version: its name must be a number" if others else "")
 
