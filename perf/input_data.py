@@ -82,6 +82,34 @@ def write_input_data(
     return InputData(path, steps, lengths)
 
 
+def batch_tensors(
+    signature: ModelSignature,
+    rows: int,
+    length: int,
+    tokenizer_dir: Path | None = None,
+    *,
+    batching: bool = True,
+    vocab_size: int | None = None,
+) -> dict[str, dict[str, Any]]:
+    """One request of `rows` rows as {input: tensor}, with the contents that `write_input_data` writes.
+
+    Free axes take `length`. Without `batching` there are no rows to stack. Raises UsageError as `write_input_data`.
+    """
+    vocabulary, rng = _vocabulary(signature, tokenizer_dir, vocab_size), random.Random(0)
+    stack = (rows,) if batching else ()
+    shapes = {spec: (*stack, *_shape(spec, batching)) for spec in signature.required_inputs}
+    return {
+        spec.name: _tensor(spec, tuple(length if d == -1 else d for d in shape), vocabulary, rng)
+        for spec, shape in shapes.items()
+    }
+
+
+def _vocabulary(signature: ModelSignature, tokenizer_dir: Path | None, vocab_size: int | None) -> Vocabulary | None:
+    if not any(role(spec) == "ids" for spec in signature.required_inputs):
+        return None
+    return sized_vocabulary(vocab_size) if vocab_size else read_vocabulary(tokenizer_dir, signature.path)
+
+
 def _primes(start: int) -> Iterator[int]:
     number = max(start, 2)
     while True:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tooling.errors import MissingError, UsageError, install_extra
+
+if TYPE_CHECKING:
+    from tooling.signature.spec import ModelSignature
 
 _SENTENCES = Path(__file__).with_name("data") / "sentences.txt"
 
@@ -70,3 +74,16 @@ def _max_tokens(model_dir: Path) -> int | None:
     except (OSError, ValueError, LookupError, TypeError):
         return None
     return limit if isinstance(limit, int) else None
+
+
+def traffic_lengths(
+    asked: tuple[int, ...], signature: ModelSignature, tokenizer_dir: Path, *, batching: bool
+) -> tuple[int, ...]:
+    """The lengths asked for, else those of real sentences; none for a model without a free axis.
+
+    `batching` says whether the configuration leaves the first axis out. Raises as `sentence_lengths`.
+    """
+    first = 1 if batching else 0
+    if asked or not any(-1 in spec.dims[first:] for spec in signature.required_inputs):
+        return asked
+    return sentence_lengths(tokenizer_dir)

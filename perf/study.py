@@ -6,14 +6,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import platform
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from perf.measurement import Measurement
 from tooling.errors import Problem, UsageError
-from tooling.repository import usable_cores
 
 SCHEMA_VERSION = 1
 FILE_NAME = "study.jsonl"
@@ -35,6 +34,8 @@ class Study:
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Study:
+        if self.path.exists() and not self.path.is_file():
+            raise UsageError("not a regular file", where=self.path, hint="give another --study directory")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("a+b")
@@ -98,6 +99,23 @@ class Study:
         self.header, self.records = lines[0], lines[1:]
 
 
+def measurement_of(record: Record, path: Path) -> tuple[Measurement, float]:
+    """The measurement of a record and the seconds it took. Raises UsageError for a record that holds none."""
+    try:
+        point, spent_s = Measurement.from_dict(record["measurement"]), float(record["spent_s"])
+        figures = (point.throughput_rps, point.avg_us, point.p50_us, point.p90_us, point.p95_us, point.p99_us)
+        if point.ok and not all(figure is None or figure > 0 for figure in figures):
+            raise ValueError("figures of 0 or less")
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(
+            "the study is damaged: a measurement is not whole",
+            where=path,
+            got=f"{type(error).__name__}: {error}",
+            hint="delete that line, or give another --study directory",
+        ) from error
+    return point, spent_s
+
+
 def read_study(directory: Path) -> tuple[Record, list[Record]]:
     """Header and records of a study, without locking it. Raises UsageError when there is none or it is damaged."""
     path = directory / FILE_NAME
@@ -113,42 +131,30 @@ def read_study(directory: Path) -> tuple[Record, list[Record]]:
     return lines[0], lines[1:]
 
 
-def host_facts() -> dict[str, Any]:
-    """What of this machine a measurement depends on: processor, usable cores, kernel, C library, Python."""
-    return {
-        "cpu": _cpu_model(),
-        "cores": usable_cores(),
-        "kernel": platform.release(),
-        "libc": " ".join(platform.libc_ver()),
-        "python": platform.python_version(),
-    }
-
-
-def _cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
 def _parse(content: bytes, path: Path) -> Iterator[Record]:
     for number, line in enumerate(content.splitlines(), start=1):
         try:
-            record = json.loads(line)
-        except ValueError:
+            record = json.loads(line, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):
             record = None
-        if not isinstance(record, dict):
+        if not _is_record(record):
             raise UsageError(
                 "the study is damaged",
                 where=f"{path}:{number}",
                 got=repr(line[:40].decode(errors="replace")),
-                expected="one JSON object a line",
+                expected="one record of a study a line",
                 hint="delete that line, or give another --study directory",
             )
         yield record
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no figure")
+
+
+def _is_record(record: object) -> bool:
+    """Whether a line is of the kind that `append` writes: an object that says what it is."""
+    return isinstance(record, dict) and isinstance(record.get("record"), str)
 
 
 def _require_same_header(found: Record, wanted: Record, path: Path) -> None:

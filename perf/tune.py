@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING
 from perf.bench import Bench, Subject
 from perf.grid import Candidate, Grid, candidates, current
 from perf.input_data import write_input_data
-from perf.lengths import fit_to_model, sentence_lengths
+from perf.lengths import fit_to_model, traffic_lengths
 from perf.measurement import Measurement
+from perf.provenance import host_facts, sha256
 from perf.result import FOREIGN_CORES, TuneResult, figures
 from perf.search import Search
-from perf.study import Record, Study, host_facts
+from perf.study import Record, Study
 from perf.trial import Objective, Trial, choose
 from perf.workload import Workload
+from tooling.config.changes import knob_problems
 from tooling.config.knobs import apply, read
 from tooling.config.render import origin, render
 from tooling.errors import ExternalError, Problem, Refused, UsageError
@@ -171,13 +173,16 @@ def _plan(request: TuneRequest, runtime: Runtime, analyzer: PerfAnalyzer) -> _Pl
             where=source.model_dir,
             hint="give other values with --instances, --threads, --delay or --max-batch-size",
         )
+    impossible = [problem for candidate in tries for problem in knob_problems(candidate.knobs, "onnxruntime")]
+    if impossible:
+        raise UsageError(problems=list(dict.fromkeys(impossible)))
     workload = _with_lengths(request, signature, config, source.model_dir)
     window_ms = max(_WINDOW_MS[request.objective.metric], _LIMIT_MS if request.objective.max_p99_us is not None else 0)
     header: Record = {
         "tool": {"tritune": version("tritune"), "perf_analyzer": f"{analyzer.version} ({analyzer.source})"},
         "server": {"tritonserver": current_release().tritonserver, "onnxruntime": current_release().onnxruntime},
         "host": host_facts(),
-        "model": {"name": source.name, "sha256": _sha256(source.file), "config_sha256": _config_digest(config)},
+        "model": {"name": source.name, "sha256": sha256(source.file), "config_sha256": _config_digest(config)},
         "workload": workload.model_dump(mode="json"),
         "grid": [candidate.id for candidate in tries],
         "objective": {"metric": request.objective.metric, "max_p99_us": request.objective.max_p99_us},
@@ -192,6 +197,13 @@ def _plan(request: TuneRequest, runtime: Runtime, analyzer: PerfAnalyzer) -> _Pl
 
 def _check(request: TuneRequest, config: ModelConfig) -> None:
     """What cannot be asked of this config, or together."""
+    if not config.input or not config.output:
+        raise UsageError(
+            "the config leaves inputs, outputs and batching to Triton, so it does not say what is tuned",
+            where=config.name or request.model_dir,
+            expected="a config that lists inputs and outputs",
+            hint=f"write one with `tritune gen-config {request.model_dir}`",
+        )
     if request.objective.metric == "throughput" and request.workload.request_rate is not None:
         raise UsageError(
             "throughput under a fixed request rate is that rate, so it cannot be the objective",
@@ -210,25 +222,14 @@ def _check(request: TuneRequest, config: ModelConfig) -> None:
 
 def _with_lengths(request: TuneRequest, signature: ModelSignature, config: ModelConfig, model_dir: Path) -> Workload:
     """The workload with lengths, where the model has a free axis and none are given."""
-    first = 1 if config.max_batch_size > 0 else 0
-    free = any(-1 in spec.dims[first:] for spec in signature.required_inputs)
-    asked = request.workload.lengths
-    if not free:
-        return request.workload
-    lengths = fit_to_model(asked or sentence_lengths(_tokenizer(request, model_dir)), model_dir, asked=bool(asked))
+    asked, batching = request.workload.lengths, config.max_batch_size > 0
+    found = traffic_lengths(asked, signature, _tokenizer(request, model_dir), batching=batching)
+    lengths = fit_to_model(found, model_dir, asked=bool(asked))
     return request.workload.model_copy(update={"lengths": lengths})
 
 
 def _tokenizer(request: TuneRequest, model_dir: Path) -> Path:
     return request.tokenizer_dir or model_dir / "tokenizer"
-
-
-def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as content:
-        while chunk := content.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _config_digest(config: ModelConfig) -> str:

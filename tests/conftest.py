@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -11,8 +12,10 @@ import pytest
 from hypothesis import settings
 
 # No deadline: the machine may be busy. The same examples each time, so that a failure is of the change under test.
+# `make fuzz` looks further, elsewhere each time.
 settings.register_profile("tritune", deadline=None, derandomize=True)
-settings.load_profile("tritune")
+settings.register_profile("fuzz", deadline=None, max_examples=1_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tritune"))
 
 
 class CliResult(NamedTuple):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +14,10 @@ from tooling.errors import TrituneError
 from tooling.units import format_duration_us
 
 SCHEMA_VERSION = 1
+
+
+class StdoutFailed(Exception):
+    """The result could not be written to stdout; the cause is the OSError."""
 
 
 class Progress:
@@ -47,16 +50,14 @@ class Console:
 
     def info(self, message: str) -> None:
         if not self.quiet:
-            sys.stderr.write(message + "\n")
-            sys.stderr.flush()
+            self._say(message)
 
     def detail(self, message: str) -> None:
         if self.verbose:
             self.info(message)
 
     def warning(self, message: str) -> None:
-        sys.stderr.write(f"warning: {message}\n")
-        sys.stderr.flush()
+        self._say(f"warning: {message}")
 
     def progress_line(self, line: str) -> None:
         if self.show_progress:
@@ -71,15 +72,13 @@ class Console:
         if self.json:
             self._result = data
         elif text:
-            sys.stdout.write(text if text.endswith("\n") else text + "\n")
-            sys.stdout.flush()
+            self._write(text if text.endswith("\n") else text + "\n")
 
     def error(self, error: TrituneError) -> None:
         for problem in error.problems:
-            sys.stderr.write(f"error: {problem}\n")
+            self._say(f"error: {problem}")
             if problem.hint:
-                sys.stderr.write(f"hint: {problem.hint}\n")
-        sys.stderr.flush()
+                self._say(f"hint: {problem.hint}")
 
     def close(self, exit_code: int, error: TrituneError | None = None) -> None:
         """Write the one JSON object of a run with --json; otherwise nothing."""
@@ -92,8 +91,20 @@ class Console:
             "data": self._result,
             "error": None if error is None else {"kind": error.kind, "problems": [p.as_dict() for p in error.problems]},
         }
-        sys.stdout.write(json.dumps(envelope, ensure_ascii=False) + "\n")
-        sys.stdout.flush()
+        self._write(json.dumps(envelope) + "\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except OSError as error:
+            raise StdoutFailed from error
+
+    def _say(self, line: str) -> None:
+        """A line on stderr. Whether anybody can read it must not change what the command does."""
+        with suppress(OSError):
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -107,8 +118,3 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         ).rstrip()
 
     return "\n".join([line(cells[0]), "  ".join("─" * w for w in widths), *(line(r) for r in cells[1:])])
-
-
-def colour_allowed() -> bool:
-    """Colour only on a terminal and without NO_COLOR (no-color.org)."""
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ

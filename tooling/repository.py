@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -49,12 +50,33 @@ def read_config(model_dir: Path, hardware: str | None = None) -> ModelConfig:
     return parse(read_text(path, hint=f"write one with `tritune gen-config {model_dir}`"), str(path))
 
 
-def read_text(path: Path, *, hint: str | None = None) -> str:
-    """The text of a UTF-8 file. Raises UsageError when it is missing, unreadable or not text."""
+def _require_regular(path: Path) -> None:
+    """Raise UsageError for a device, a pipe or a directory: reading may never end, and renaming over it destroys it.
+
+    What cannot even be looked at is left to the reading or writing, which tells why.
+    """
     try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError("not a text file in UTF-8", where=path, got=f"byte {error.start}: {error.reason}") from error
+        odd = path.exists() and not path.is_file()
+    except OSError:
+        return
+    if odd:
+        raise UsageError(
+            "not a regular file",
+            where=path,
+            got="a directory" if path.is_dir() else "a device or a pipe",
+            expected="a file",
+            hint="name another file",
+        )
+
+
+def read_text(path: Path, *, hint: str | None = None) -> str:
+    """The text of a config with its own line breaks; bytes that are no UTF-8, which comments may hold, as surrogates.
+
+    Raises UsageError when it is missing or unreadable.
+    """
+    _require_regular(path)
+    try:
+        return path.read_bytes().decode("utf-8", "surrogateescape")
     except OSError as error:
         raise UsageError("cannot be read", where=path, got=error.strerror, hint=hint) from error
 
@@ -160,7 +182,8 @@ def guard_overwrite(path: Path, text: str) -> None:
         "the file holds measured settings with their evidence" if measured else "the file is not as tritune wrote it",
         where=path,
         got=None if measured else "an edited or hand-written config",
-        hint="look at the difference with --diff; overwrite it with --force, or write elsewhere with --output",
+        hint="name what to change with --set or other options, and the rest stays; "
+        "or generate it anew with --force (--diff shows what that changes)",
     )
 
 
@@ -183,6 +206,7 @@ def write_atomic(path: Path, data: bytes | str) -> None:
 
     Missing parent directories are made. Raises UsageError when it cannot be written.
     """
+    _require_regular(path)
     content = data.encode() if isinstance(data, str) else data
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     with writing(path):
@@ -195,6 +219,15 @@ def write_atomic(path: Path, data: bytes | str) -> None:
             beside.replace(path)
         finally:
             beside.unlink(missing_ok=True)
+
+
+def require_writable(path: Path) -> None:
+    """Raise UsageError unless `write_atomic` could write this file: asked before work whose result goes there."""
+    _require_regular(path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
 
 
 @contextmanager

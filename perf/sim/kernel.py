@@ -99,6 +99,17 @@ def settle(m: Memory, s: int, now: int) -> None:
     while m[s + at.IDLE] > 0 and m[s + at.FIRST] < m[s + at.LAST]:
         start(m, s, now)
         batcher(m, s, now)
+    if m[s + at.CONTENDED]:
+        notice_spin(m, s, now)
+
+
+def notice_spin(m: Memory, s: int, now: int) -> None:
+    """While the batcher spins it takes a core from the executions, which go by the second half of the slowdowns."""
+    spinning = m[s + at.INSTANCES] + 1 if m[s + at.SLEEP] == at.SPINS else 0
+    if spinning != m[s + at.SPINNING]:
+        progress(m, s, now)
+        m[s + at.SPINNING] = spinning
+        schedule(m, s, now)
 
 
 def tick(m: Memory, s: int, now: int) -> None:
@@ -194,6 +205,8 @@ def finish(m: Memory, s: int, now: int) -> None:
         batcher(m, s, now)
         m[s + at.IDLE] += 1
         schedule(m, s, now)
+        if m[s + at.CONTENDED]:
+            notice_spin(m, s, now)
         return
     m[s + at.IDLE] += 1
     if m[s + at.FIRST] < m[s + at.LAST]:
@@ -212,18 +225,23 @@ def wake_lost(m: Memory, s: int) -> bool:
 
 
 def progress(m: Memory, s: int, now: int) -> None:
-    """Book the work done since the number of busy instances last changed."""
-    slowdown = m[m[s + at.SLOWDOWN] + m[s + at.INSTANCES] - m[s + at.IDLE]]
+    """Book the work done since the pace last changed."""
+    slowdown = pace(m, s)
     for i in range(m[s + at.WORKERS], m[s + at.WORKERS_END], at.WORKER):
         if m[i + at.END] < NEVER:
             m[i + at.WORK] -= ((now - m[i + at.RATED]) << (WORK_BITS + ONE_BITS)) // slowdown
             m[i + at.RATED] = now
 
 
+def pace(m: Memory, s: int) -> int:
+    """How much slower an execution is now than alone on the machine, in units of ONE."""
+    return int(m[m[s + at.SLOWDOWN] + m[s + at.SPINNING] + m[s + at.INSTANCES] - m[s + at.IDLE]])
+
+
 def schedule(m: Memory, s: int, now: int) -> None:
     """Find the execution that ends next; where instances slow each other down, at the speed of now."""
     contended = m[s + at.CONTENDED]
-    slowdown = m[m[s + at.SLOWDOWN] + m[s + at.INSTANCES] - m[s + at.IDLE]]
+    slowdown = pace(m, s)
     end, worker = NEVER, 0
     for i in range(m[s + at.WORKERS], m[s + at.WORKERS_END], at.WORKER):
         if contended and m[i + at.END] < NEVER:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from perf.sim.config import BatcherConfig
 from perf.sim.engine import simulate
@@ -12,7 +12,7 @@ from perf.sim.prediction import Prediction
 from perf.sim.service import ServiceModel
 from perf.sim.state import Machine
 from perf.sim.traffic import Arrivals
-from tooling.errors import Problem, UsageError
+from perf.validation import validated
 
 TIMER_LATENESS_US = 300
 """How much later a batch waits than its delay says: 0.2 to 0.4 ms in traffic recorded on a 2-core server."""
@@ -46,19 +46,7 @@ class Scenario(BaseModel):
 
 def read_scenario(data: object, where: object = "scenario") -> Scenario:
     """A checked scenario from JSON data. Raises UsageError with every problem of it."""
-    try:
-        return Scenario.model_validate(data)
-    except ValidationError as error:
-        raise UsageError(
-            problems=[
-                Problem(
-                    f"`{'.'.join(map(str, e['loc']))}`: {e['msg']}" if e["loc"] else e["msg"],
-                    where=str(where),
-                    got=repr(e["input"])[:80],
-                )
-                for e in error.errors()
-            ]
-        ) from None
+    return validated(Scenario, data, where)
 
 
 def predict_scenario(scenario: Scenario) -> Prediction:

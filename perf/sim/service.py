@@ -20,7 +20,9 @@ class ServiceModel:
 
     `times_ms[i][j]` is one execution alone on the machine, of `rows[j]` rows of `lengths[i]`, overheads included.
     `slowdown[n-1]` is how much slower an execution is while n instances are busy (the last value holds for more).
-    `spread` are factors around 1 that executions draw from at random, such as the residuals of a measured curve.
+    `spin` is how much slower it is yet while the batcher's thread spins: when the next request has another shape than
+    the batch that waits for an instance. `spread` are factors around 1 that executions draw from at random, such as
+    the residuals of a measured curve.
     """
 
     lengths: tuple[int, ...]
@@ -28,6 +30,7 @@ class ServiceModel:
     times_ms: tuple[tuple[float, ...], ...]
     slowdown: tuple[float, ...] = ()
     spread: tuple[float, ...] = ()
+    spin: float = 1.0
 
     def __post_init__(self) -> None:
         grid = np.asarray(self.times_ms, dtype=float)
@@ -39,7 +42,11 @@ class ServiceModel:
                 got=f"{len(self.lengths)} lengths, {len(self.rows)} rows, times of shape {grid.shape}",
                 expected="ascending lengths and rows, and one time for each pair",
             )
-        if not np.isfinite(grid).all() or (grid <= 0).any() or any(f <= 0 for f in self.slowdown + self.spread):
+        if (
+            not np.isfinite(grid).all()
+            or (grid <= 0).any()
+            or any(f <= 0 for f in (*self.slowdown, *self.spread, self.spin))
+        ):
             raise UsageError("service times and factors must be positive", where="service")
 
     @classmethod

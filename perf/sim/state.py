@@ -143,7 +143,7 @@ def _stage(stage: Stage, machine: Machine) -> Integers:
     record[at.PRIORITIES] = config.priority_levels
     record[at.DEFAULT_LEVEL] = config.default_priority_level - 1 if config.priority_levels else 0
     record[at.ORDERED] = config.preserve_ordering
-    record[at.CONTENDED] = any(f != 1 for f in stage.service.slowdown)
+    record[at.CONTENDED] = any(f != 1 for f in (*stage.service.slowdown, stage.service.spin))
     record[at.LATENESS] = machine.timer_lateness_us * 1_000
     record[at.MISS] = round(machine.lost_wakeup_share * MISS_SCALE)
     record[[at.CURRENT, at.ORDER_HEAD, at.ORDER_TAIL]] = NONE
@@ -196,8 +196,10 @@ def _lines(config: BatcherConfig, level: int) -> tuple[list[int], list[int]]:
 
 
 def _slowdown(service: ServiceModel, instances: int) -> Integers:
+    """By busy instances, from none to all; then the same while the batcher spins."""
     factors = service.slowdown or (1.0,)
-    return _table(round(factors[min(max(n, 1), len(factors)) - 1] * ONE) for n in range(instances + 1))
+    busy = [factors[min(max(n, 1), len(factors)) - 1] for n in range(instances + 1)]
+    return _table(round(factor * ONE) for factor in (*busy, *(factor * service.spin for factor in busy)))
 
 
 def _spread(service: ServiceModel, draws: int, seed: Sequence[int]) -> Integers:

@@ -170,3 +170,51 @@ def test_sigterm_is_143() -> None:
     assert process.wait(timeout=10) == 143
     assert time.monotonic() - started < 5
     process.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("{tritune} --version >/dev/full", 2),
+        ("{tritune} --json --version >/dev/full", 2),
+        ("{tritune} --help >/dev/full", 2),
+        ("{tritune} --version >&-", 0),
+        ("{tritune} gen-config nowhere 2>&-", 2),
+        ("{tritune} gen-config nowhere 2>/dev/full", 2),
+        ("{tritune} gen-config {long}", 2),
+        ("{tritune} gen-config nowhere --max-queue-delay 1{long}us", 2),
+        ("PYTHONIOENCODING=ascii {tritune} gen-config ≤", 2),
+    ],
+)  # fmt: skip
+def test_a_stream_or_a_name_that_cannot_be_used_is_no_bug(line: str, code: int) -> None:
+    shell = line.format(tritune=TRITUNE[0], long="1" * 5000)
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_names_that_are_no_utf8_come_out_as_json() -> None:
+    done = subprocess.run([TRITUNE[0], "--json", "gen-config", b"/nowhere/\xff"], capture_output=True, timeout=60)
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["error"]["problems"][0]["where"] == "/nowhere/\udcff"
+
+
+def test_a_broken_stderr_does_not_end_the_command(command_that, run_cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def write(self, text: str) -> None:
+            raise BrokenPipeError
+
+    def body(console):
+        console.info("working")
+        console.result({"answer": 42}, "forty-two")
+
+    command_that(body)
+    monkeypatch.setattr(sys, "stderr", Broken())
+    assert run_cli("probe").out == "forty-two\n"
+
+
+def test_a_path_that_cannot_be_looked_at_is_a_usage_error(command_that, run_cli) -> None:
+    """Whichever call meets it: a directory without the right to enter, a name too long, a loop of links."""
+    command_that(lambda console: Path("/nowhere/at/all").read_text())
+    result = run_cli("probe")
+    assert (result.code, result.err) == (2, "error: /nowhere/at/all: cannot be used (got No such file or directory)\n")

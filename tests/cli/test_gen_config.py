@@ -173,7 +173,7 @@ def test_edits_are_kept_unless_forced(relu, run_cli):
     ("argv", "message"),
     [
         (["--max-queue-delay", "2"], "--max-queue-delay: not a duration (got `2`"),
-        (["--preferred-batch-size", "4,x"], "--preferred-batch-size: not a batch size (got `x`"),
+        (["--preferred-batch-size", "4,x"], "--preferred-batch-size: not a whole number (got `x`"),
         (["--kind", "tpu"], "invalid value for '--kind'"),
         (["--diff", "--check"], "--diff and --check exclude each other"),
         (["--output", "x", "--hardware", "auto"], "--output and --hardware exclude each other"),

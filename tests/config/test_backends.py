@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tooling.config.build import build_config
+from tooling.config.changes import Changes
 from tooling.config.knobs import Knobs
 from tooling.config.proto import pb
 from tooling.errors import UsageError
@@ -23,7 +24,7 @@ def signature(backend: str, inputs=(X,), outputs=(Y,), **more) -> ModelSignature
 
 def problems(sig: ModelSignature, knobs: Knobs = Knobs(), settings: dict | None = None) -> list[str]:
     with pytest.raises(UsageError) as caught:
-        build_config(sig, "m", knobs, settings={"here": settings or {}})
+        build_config(sig, "m", knobs, changes=Changes(settings or {}, "f"))
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -41,7 +42,9 @@ def test_every_profile_of_a_plan_is_used():
     sig = signature("tensorrt", profiles=(profile(1, 4), profile(1, 16)))
     config = build_config(sig, "m", Knobs(max_batch_size=16, instance_count=2))
     assert [(g.count, list(g.profile)) for g in config.instance_group] == [(2, ["0", "1"])]
-    chosen = build_config(sig, "m", Knobs(max_batch_size=4), settings={"f": {"instance_group": [{"profile": ["0"]}]}})
+    chosen = build_config(
+        sig, "m", Knobs(max_batch_size=4), changes=Changes({"instance_group": [{"profile": ["0"]}]}, "f")
+    )
     assert [list(g.profile) for g in chosen.instance_group] == [["0"]]
 
 
@@ -164,7 +167,7 @@ def test_a_ragged_model_fed_by_batch_input():
             {"kind": "ACCUMULATED_ELEMENT_COUNT", "target_name": "index", "data_type": "FP32", "source_input": "row"}
         ],
     }
-    config = build_config(signature("onnxruntime", (row, index), (z,)), "m", Knobs(), settings={"f": ragged})
+    config = build_config(signature("onnxruntime", (row, index), (z,)), "m", Knobs(), changes=Changes(ragged, "f"))
     assert [(t.name, list(t.dims), t.HasField("reshape")) for t in config.input] == [("row", [-1], False)]
     assert (list(config.output[0].dims), list(config.output[0].reshape.shape)) == ([1], [])
     found = problems(signature("onnxruntime"), Knobs(), {"input": [{"name": "x", "allow_ragged_batch": True}]})
@@ -179,7 +182,6 @@ def test_a_ragged_model_fed_by_batch_input():
                 {"kind": "START", "int32_false_true": [0, 1]}]}]}},
             "sequence control `START` is no input of the model",
         ),
-        ({"input": None}, "nothing feeds input `x` of the model"),
         ({"output": [{"name": "z", "data_type": "FP32", "dims": [1]}]}, "output `z` is no output of the model"),
     ],
 )  # fmt: skip
@@ -190,7 +192,7 @@ def test_tensors_are_the_model_s(settings, said):
 def test_ragged_inputs_only_where_they_work():
     ragged = {"input": [{"name": "x", "allow_ragged_batch": True}]}
     assert "input `x` cannot be ragged (got backend openvino" in problems(signature("openvino"), ALONE, ragged)[0]
-    build_config(signature("python"), "m", Knobs(), settings={"f": ragged})
+    build_config(signature("python"), "m", Knobs(), changes=Changes(ragged, "f"))
 
 
 def test_another_file_name_is_said():

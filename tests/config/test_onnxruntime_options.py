@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tooling.config.build import build_config
+from tooling.config.changes import Changes
 from tooling.config.knobs import Knobs
 from tooling.config.onnxruntime_options import advice
 from tooling.errors import UsageError
@@ -23,7 +24,7 @@ SHAPES = {f"trt_profile_{which}_shapes": f"ids:{shape}" for which, shape in
 
 
 def build(settings: dict):
-    return build_config(SIGNATURE, "m", Knobs(), settings={"here": settings})
+    return build_config(SIGNATURE, "m", Knobs(), changes=Changes(settings, "f"))
 
 
 def gpu(name: str, **parameters) -> dict:

@@ -107,7 +107,7 @@ def test_the_hardware_s_own_config_comes_first(tmp_path):
 
 def test_a_config_that_is_no_text_is_refused(tmp_path):
     config_path(tmp_path).write_bytes(b'name: "\xff"')
-    with pytest.raises(UsageError, match="not a text file in UTF-8"):
+    with pytest.raises(UsageError, match="1:7: String is not valid UTF-8"):
         read_config(tmp_path)
 
 

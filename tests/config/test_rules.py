@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tooling.config.build import build_config
+from tooling.config.changes import Changes
 from tooling.config.knobs import Knobs
 from tooling.errors import UsageError
 from tooling.signature.spec import ModelSignature, TensorSpec
@@ -17,7 +18,7 @@ EMB = TensorSpec("emb", "TYPE_FP32", (-1, 4))
 
 def build(settings: dict, backend: str = "python", inputs=(IDS,), outputs=(EMB,), folder=None, **knobs):
     signature = ModelSignature(Path("file"), backend, inputs, outputs)
-    return build_config(signature, "m", Knobs(**knobs), settings={"here": settings}, folder=folder)
+    return build_config(signature, "m", Knobs(**knobs), changes=Changes(settings, "f"), folder=folder)
 
 
 def problems(settings: dict, **more) -> list[str]:
@@ -138,7 +139,7 @@ def tensor(**fields) -> dict:
         ({"batch_input": [{"data_type": "INT32", "source_input": "ids"}]}, "feeds no tensor"),
         ({"batch_output": [{"source_input": "ids", "target_name": ["x"]}]}, "`x` is no output (expected emb"),
         ({"batch_output": [{"source_input": "ids", "target_name": ["emb", "emb"]}]}, "`emb` stands twice"),
-        ({"name": "other"}, "settings may not change the name or max_batch_size (got `other`, 8"),
+        ({"name": "other"}, "a model must have the name of its directory (got `other`; expected `m`"),
     ],
 )  # fmt: skip
 def test_tensors(settings, said, tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tooling.config.build import build_config
+from tooling.config.changes import Changes
 from tooling.config.knobs import Knobs
 from tooling.config.warmup import Sample, add_samples, parse_samples
 from tooling.errors import UsageError
@@ -22,7 +23,7 @@ EMB = TensorSpec("emb", "TYPE_FP32", (-1, 4))
 def build(inputs=TOKENS, settings=None, folder=None, top: int = 8):
     signature = ModelSignature(Path("file"), "python", inputs, (EMB,))
     knobs = Knobs(max_batch_size=top, dynamic_batching=top > 0)
-    return build_config(signature, "m", knobs, settings={"here": settings or {}}, folder=folder)
+    return build_config(signature, "m", knobs, changes=Changes(settings or {}, "f"), folder=folder)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import export.run
 from export.manifest import read_manifest
 from export.run import ExportResult, export_model
 from tooling.console import Console
-from tooling.errors import MissingError, Refused, TrituneError, UsageError
+from tooling.errors import MissingError, Refused, TrituneError, UsageError, install_extra
 
 SILENT = Console(quiet=True)
 
@@ -234,7 +234,7 @@ def test_missing_library(
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingError, match=library) as caught:
         export_model(bert_dir, tmp_path / "repository", "m", console=SILENT)
-    assert caught.value.problems[0].hint == f"pip install 'tritune[{extra}]'"
+    assert caught.value.problems[0].hint == install_extra(extra)
     assert not list((tmp_path / "repository").glob("*"))
 
 

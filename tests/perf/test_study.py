@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from perf.study import FILE_NAME, Study, host_facts, read_study
+from perf.provenance import host_facts
+from perf.study import FILE_NAME, Study, read_study
 from tooling.errors import UsageError
 
 HEADER = {"model": {"sha256": "ab"}, "workload": {"concurrency": 8}, "grid": {"instances": [1, 2]}}
@@ -31,14 +32,14 @@ def test_resume_returns_what_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("torn", ['{"record": "meas', '{"record": "measurement", "n": 2}'])
 def test_torn_last_line_is_dropped(tmp_path: Path, torn: str) -> None:
     with Study(tmp_path, HEADER) as study:
-        study.append({"n": 1})
+        study.append({"record": "x", "n": 1})
     with (tmp_path / FILE_NAME).open("a") as file:
         file.write(torn)
-    assert read_study(tmp_path)[1] == [{"n": 1}]
+    assert read_study(tmp_path)[1] == [{"record": "x", "n": 1}]
     with Study(tmp_path, HEADER) as study:
-        assert study.records == [{"n": 1}]
-        study.append({"n": 3})
-    assert read_study(tmp_path)[1] == [{"n": 1}, {"n": 3}]
+        assert study.records == [{"record": "x", "n": 1}]
+        study.append({"record": "x", "n": 3})
+    assert read_study(tmp_path)[1] == [{"record": "x", "n": 1}, {"record": "x", "n": 3}]
 
 
 def test_torn_header_starts_over(tmp_path: Path) -> None:
@@ -50,9 +51,9 @@ def test_torn_header_starts_over(tmp_path: Path) -> None:
 
 def test_damage_in_the_middle_is_named(tmp_path: Path) -> None:
     with Study(tmp_path, HEADER) as study:
-        study.append({"n": 1})
+        study.append({"record": "x", "n": 1})
     path = tmp_path / FILE_NAME
-    path.write_text(path.read_text().replace('{"n": 1}', "[1, 2]\n{}"))
+    path.write_text(path.read_text().replace('{"record": "x", "n": 1}', "[1, 2]\n{}"))
     with pytest.raises(UsageError, match=rf"{FILE_NAME}:2: the study is damaged"), Study(tmp_path, HEADER):
         pass
 
@@ -91,16 +92,16 @@ def test_second_writer_is_refused_until_the_first_ends(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
         assert done.returncode == 2
         assert f"{tmp_path / FILE_NAME}: the study is in use by another process" in done.stdout
-        study.append({"n": 1})
+        study.append({"record": "x", "n": 1})
     with Study(tmp_path, HEADER) as study:
-        assert study.records == [{"n": 1}]
+        assert study.records == [{"record": "x", "n": 1}]
 
 
 def test_lock_ends_with_a_killed_writer(tmp_path: Path) -> None:
     code = (
         "import sys, json, pathlib, time\nfrom perf.study import Study\n"
         "study = Study(pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])).__enter__()\n"
-        "study.append({'n': 1})\nprint('ready', flush=True)\ntime.sleep(60)\n"
+        "study.append({'record': 'x', 'n': 1})\nprint('ready', flush=True)\ntime.sleep(60)\n"
     )
     argv = [sys.executable, "-c", code, str(tmp_path), json.dumps(HEADER)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as writer:
@@ -108,7 +109,7 @@ def test_lock_ends_with_a_killed_writer(tmp_path: Path) -> None:
         assert writer.stdout.readline() == "ready\n"
         writer.send_signal(signal.SIGKILL)
     with Study(tmp_path, HEADER) as study:
-        assert study.records == [{"n": 1}]
+        assert study.records == [{"record": "x", "n": 1}]
 
 
 def test_unwritable_place_is_a_usage_error(tmp_path: Path) -> None:

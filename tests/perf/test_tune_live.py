@@ -174,7 +174,7 @@ def test_unmet_limit_shows_the_table_and_exits_1(model: Path, run_cli: Any, tmp_
     unmet = run_cli("tune", model, *argv, "--study", tmp_path / "study", "--apply")
     assert unmet.code == 1
     assert "p99 over the limit" in unmet.out
-    assert "No setting keeps the p99 limit; nothing is chosen." in unmet.out
+    assert "No setting tried keeps the p99 limit; nothing is chosen." in unmet.out
     assert not (model / "configs").exists()
 
 

@@ -132,7 +132,11 @@ def test_environment_of_the_server(installed: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", "/usr/bin")
     runtime = find_runtime()
     env = runtime.env()
-    assert env["PATH"].split(os.pathsep) == [str(runtime.python.parent), "/usr/bin"]
+    assert env["PATH"].split(os.pathsep) == [
+        str(runtime.python.parent),
+        "/usr/bin",
+        *os.defpath.split(os.pathsep),
+    ]
     assert env["LD_LIBRARY_PATH"].split(os.pathsep) == [*map(str, runtime.libraries), "/mine"]
     assert "PYTHONPATH" not in env
     assert env["CUDA_VISIBLE_DEVICES"] == ""

@@ -51,6 +51,31 @@ def two_inputs(repository: Path, name: str, row: list) -> Path:
     return path
 
 
+def split_heads(repository: Path, name: str) -> Path:
+    """Rows of 384 cut into heads, to lengths computed in the graph: only ONNX Runtime's optimiser knows 12 and 32."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    constants = {"first": np.array(0), "axis": np.array([0]), "rest": np.array([-1]), "heads": np.array([12, 32])}
+    nodes = [
+        helper.make_node("Shape", ["x"], ["lengths"]),
+        helper.make_node("Gather", ["lengths", "first"], ["length"], axis=0),
+        helper.make_node("Unsqueeze", ["length", "axis"], ["batch"]),
+        helper.make_node("Concat", ["batch", "rest", "heads"], ["shape"], axis=0),
+        helper.make_node("Reshape", ["x", "shape"], ["y"]),
+    ]
+    tensors = [
+        helper.make_tensor_value_info(tensor, TensorProto.FLOAT, shape)
+        for tensor, shape in (("x", ["b", "s", 384]), ("y", ["b", "p", "q", "r"]))
+    ]
+    kept = [numpy_helper.from_array(value, key) for key, value in constants.items()]
+    graph = helper.make_graph(nodes, "g", tensors[:1], tensors[1:], kept)
+    path = repository / name / "1" / "model.onnx"
+    path.parent.mkdir(parents=True)
+    save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory, minilm_repository) -> Path:
     """MiniLM warmed up by real tokens, a Python model from the template, strings, and an ensemble of two models."""
@@ -66,7 +91,13 @@ def repository(tmp_path_factory, minilm_repository) -> Path:
         tokens += ["--output-tensor", f"{name}:INT64:-1,-1"]
     for name, row, settings in (("ragged", ["n"], RAGGED), ("sequence", ["b", 2], SEQUENCE)):
         two_inputs(repository, name, row).with_name("more.yaml").write_text(settings)
+    split_heads(repository, "heads")
+    two_inputs(repository, "edited", ["b", 2]).parents[1].joinpath("config.pbtxt").write_text(
+        "# mine\nplatform: 'onnxruntime_onnx'  # as ever\nmax_batch_size: 2\n"
+    )
     for argv in (
+        ["heads"],
+        ["edited", "--max-batch-size", "4", "--set", "instance_group[0].kind=CPU", "--queue-size", "9"],
         ["ragged", "--from", str(repository / "ragged" / "1" / "more.yaml")],
         ["sequence", "--from", str(repository / "sequence" / "1" / "more.yaml")],
         ["minilm", "--warmup", "2x16", "--instances", "1", "--kind", "cpu"],
@@ -142,6 +173,19 @@ def test_minilm_is_warmed_up_with_real_tokens(server):
     with pytest.raises(UsageError) as caught:
         read_remote(server.http_url, "minilmm")
     assert caught.value.problems[0].hint == "did you mean `minilm`?"
+
+
+def test_output_shapes_are_those_of_the_optimised_session(server):
+    server.load("heads")
+    assert server.model_config("heads")["output"][0]["dims"] == [-1, 12, 32]
+
+
+def test_an_edited_config_is_served_as_it_says(server, repository):
+    assert (repository / "edited" / "config.pbtxt").read_text().startswith("# mine\nplatform: 'onnxruntime_onnx'  # as")
+    server.load("edited")
+    config = server.model_config("edited")
+    assert (config["max_batch_size"], config["instance_group"][0]["kind"]) == (4, "KIND_CPU")
+    assert config["dynamic_batching"]["default_queue_policy"]["max_queue_size"] == 9
 
 
 def test_tensors_that_triton_makes(server):

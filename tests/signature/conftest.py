@@ -26,7 +26,9 @@ def save(tmp_path: Path) -> Callable[..., Path]:
             [value(*t) for t in outputs],
             list(initializers),
         )
-        model = helper.make_model(graph, ir_version=ir, opset_imports=[helper.make_opsetid("", opset)])
+        domains = {"": opset} | {n.domain: 1 for n in graph.node if n.domain}
+        opsets = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
+        model = helper.make_model(graph, ir_version=ir, opset_imports=opsets)
         path = tmp_path / "model.onnx"
         path.write_bytes(model.SerializeToString())
         return path

@@ -37,6 +37,28 @@ def four_gigabytes(request, tmp_path: Path) -> Path:
     return tmp_path / "big"
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_small_constants_beside_the_model_are_read(there, tmp_path):
+    """A shape that an exporter put into the weights' file; without that file it stays unknown."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper, save_model
+
+    from tooling.signature.onnx_file import read_onnx
+
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["p", "q", "r"])],
+        [numpy_helper.from_array(np.array([-1, 2, 3]), "shape")],
+    )
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    save_model(model, tmp_path / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    if not there:
+        (tmp_path / "weights").unlink()
+    assert read_onnx(tmp_path / "model.onnx").outputs[0].dims == ((-1, 2, 3) if there else (-1, -1, -1))
+
+
 def test_four_gigabytes_cost_nothing(four_gigabytes):
     """Memory and processor time of the whole command in a process of its own (wall time depends on who else runs)."""
     program = (

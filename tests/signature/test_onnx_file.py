@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,10 @@ from tooling.signature.spec import TensorSpec
 _TYPES = {"tensor(float)": "TYPE_FP32", "tensor(int64)": "TYPE_INT64", "tensor(string)": "TYPE_STRING"}
 _TYPES |= {"tensor(float16)": "TYPE_FP16", "tensor(double)": "TYPE_FP64", "tensor(bool)": "TYPE_BOOL"}
 _TYPES |= {f"tensor({s}int{n})": f"TYPE_{s.upper()}INT{n}" for s in ("", "u") for n in (8, 16, 32, 64)}
+
+
+def ints(name: str, *values: int):
+    return numpy_helper.from_array(np.array(values), name)
 
 
 def weights(name: str, *shape: int):
@@ -96,6 +101,35 @@ MODELS = {
         "initializers": [weights("w", 1)],
         "ir": 3,
     },
+    "lengths that the optimiser computes": {
+        "nodes": [
+            ("Shape", ["x"], ["lengths"], {}),
+            ("Gather", ["lengths", "first"], ["length"], {"axis": 0}),
+            ("Unsqueeze", ["length", "axis"], ["batch"], {}),
+            ("Concat", ["batch", "rest", "heads"], ["shape"], {"axis": 0}),
+            ("Reshape", ["x", "shape"], ["y"], {}),
+        ],
+        "inputs": [("x", "FLOAT", ["b", "s", 384])],
+        "outputs": [("y", "FLOAT", ["b", "p", "q", "r"])],
+        "initializers": [
+            numpy_helper.from_array(np.array(0), "first"),
+            *(ints("axis", 0), ints("rest", -1), ints("heads", 12, 32)),
+        ],
+    },
+    "lengths that it does not compute": {
+        "nodes": [("Shape", ["w"], ["shape"], {}), ("Expand", ["x", "shape"], ["y"], {})],
+        "inputs": [("x", "FLOAT", ["b", 1]), ("w", "FLOAT", ["b", 5])],
+        "outputs": [("y", "FLOAT", ["b", "n"])],
+    },
+    "operators that ONNX does not define": {
+        "nodes": [
+            ("FusedMatMul", ["x", "w"], ["m"], {"domain": "com.microsoft"}),
+            ("Gelu", ["m"], ["y"], {"domain": "com.microsoft"}),
+        ],
+        "inputs": [("x", "FLOAT", ["b", 64])],
+        "outputs": [("y", "FLOAT", None)],
+        "initializers": [weights("w", 64, 640)],
+    },
     "every axis free": {
         "nodes": [("Relu", ["x"], ["y"], {})],
         "inputs": [("x", "FLOAT", ["b", None])],
@@ -111,6 +145,31 @@ def test_signature_is_the_session_s_view(case, save):
     inputs, outputs = session_view(path)
     assert (list(signature.inputs), list(signature.outputs)) == (inputs, outputs)
     assert (signature.opset, signature.ir_version) == (17, MODELS[case].get("ir", 8))
+
+
+@pytest.mark.parametrize(
+    ("case", "dims"),
+    [("lengths that the optimiser computes", (-1, -1, 12, 32)), ("operators that ONNX does not define", (-1, 640))],
+)
+def test_the_session_knows_what_shape_inference_does_not(case, dims, save, monkeypatch):
+    path = save(**MODELS[case])
+    assert read_onnx(path).outputs[0].dims == dims
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # as where it is not installed
+    if MODELS[case]["outputs"][0][2] is None:
+        with pytest.raises(UsageError, match="shape of output `y` is not known"):
+            read_onnx(path)
+    else:
+        assert read_onnx(path).outputs[0].dims == (-1, -1, -1, -1)
+
+
+def test_a_graph_that_no_session_takes_is_inferred(save, capfd):
+    path = save(
+        [("Relu", ["x"], ["y"], {}), ("Strange", ["x"], ["z"], {"domain": "my.own"})],
+        [("x", "FLOAT", ["b", 3])],
+        [("y", "FLOAT", ["b", "n"])],
+    )
+    assert read_onnx(path).outputs[0].dims == (-1, 3)
+    assert capfd.readouterr() == ("", "")
 
 
 _SERVED = ["BOOL", "FLOAT16", "FLOAT", "DOUBLE", "STRING", *(f"{s}INT{n}" for s in ("", "U") for n in (8, 16, 32, 64))]

@@ -8,13 +8,14 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 import typer
 from typer.exceptions import TyperException
 
-from tooling.console import Console
+from tooling.console import Console, StdoutFailed
 from tooling.errors import Terminated, TrituneError, UsageError
 
 _GLOBAL_FLAGS = {
@@ -90,13 +91,23 @@ def _usage_error(error: Any) -> UsageError:
 def _run(command: Any, args: list[str], console: Console) -> tuple[int, TrituneError | None]:
     """Parse and run one command line. Typer's own `main` is left out: it turns interrupts and closed pipes into 1."""
     try:
-        with command.make_context("tritune", args, obj=console) as context:
+        try:
+            context = command.make_context("tritune", args, obj=console)
+        except OSError as error:  # nothing but the help is written while parsing
+            raise StdoutFailed from error
+        with context:
             command.invoke(context)
     except typer.Exit as done:
         return done.exit_code, None
     except TrituneError as error:
         console.error(error)
         return error.exit_code, error
+    except OSError as error:
+        if error.filename is None:
+            raise
+        unusable = UsageError("cannot be used", where=os.fsdecode(error.filename), got=error.strerror)
+        console.error(unusable)
+        return unusable.exit_code, unusable
     except TyperException as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
             console.info(str(error))
@@ -110,39 +121,62 @@ def _run(command: Any, args: list[str], console: Console) -> tuple[int, TrituneE
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool in this process and return its exit code (see the table in docs/cli.md)."""
-    from tooling.cli import commands
-
+    _prepare_streams()
     args, flags = _split_globals(sys.argv[1:] if argv is None else argv)
     console = Console(
         json=flags["json"], quiet=flags["quiet"], verbose=flags["verbose"], show_progress=not flags["no_progress"]
     )
+    try:
+        code, error = _outcome(args, console)
+        console.close(code, error)
+        return code
+    except StdoutFailed as failure:
+        cause = failure.__cause__
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered goes nowhere at exit
+        if isinstance(cause, BrokenPipeError):
+            return 0
+        got = cause.strerror if isinstance(cause, OSError) else None
+        console.error(UsageError("the result cannot be written", where="stdout", got=got))
+        return UsageError.exit_code
+
+
+def _prepare_streams() -> None:
+    """Make stdout and stderr take any text: closed ones swallow it, characters they cannot encode are escaped."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - lives as long as we do
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _outcome(args: list[str], console: Console) -> tuple[int, TrituneError | None]:
+    """Exit code and error of a command line, whatever ends it but a stdout that fails."""
+    from tooling.cli import commands
+
     if args[:1] == ["--version"]:
         console.command = "version"
         console.result({"version": version("tritune")}, f"tritune {version('tritune')}")
-        console.close(0)
-        return 0
-    error: TrituneError | None = None
+        return 0, None
     try:
         commands.register(app)
-        code, error = _run(typer.main.get_command(app), args, console)
-        console.close(code, error)
-        sys.stdout.flush()
+        return _run(typer.main.get_command(app), args, console)
     except KeyboardInterrupt:
-        code = 130
-        sys.stderr.write("interrupted\n")
-        console.close(code)
+        console.info("interrupted")
+        return 130, None
     except Terminated:
-        code = 143
-        console.close(code)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+        return 143, None
+    except StdoutFailed:
+        raise
     except Exception:
-        code = 70
-        traceback.print_exc()
-        sys.stderr.write("error: internal error of tritune: please report it with the lines above\n")
-        console.close(code, TrituneError("internal error"))
-    return code
+        return _bug(console)
+
+
+def _bug(console: Console) -> tuple[int, TrituneError]:
+    console.warning(traceback.format_exc())
+    error = TrituneError("internal error of tritune: please report it with the lines above")
+    console.error(error)
+    return error.exit_code, error
 
 
 def entry() -> NoReturn:

@@ -1,18 +1,18 @@
-"""From what a person asks of gen-config to a finished config and the files it needs. Layer: cli."""
+"""From what a person asks of gen-config to a finished text and the files it needs. Layer: cli."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tooling.console import Console
 from tooling.errors import UsageError
 
 if TYPE_CHECKING:
     from tooling.cli.config_source import Source
-    from tooling.config.knobs import Knobs
+    from tooling.config.changes import Changes
     from tooling.config.proto import ModelConfig
     from tooling.releases import Release
     from tooling.signature.spec import ModelSignature
@@ -22,20 +22,13 @@ _DEFAULT_BATCH = 8
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is asked for, beside the model itself. `max_batch_size` None is for the model and the file to say."""
+    """What is asked for, beside the model itself."""
 
-    knobs: Knobs
-    max_batch_size: int | None = None
+    changes: Changes
     name: str | None = None
-    settings_file: Path | None = None
     release: str | None = None
     warmup: tuple[str, ...] = ()
     tokenizer: Path | None = None
-
-    def settings(self) -> dict[str, Any]:
-        from tooling.config.yaml_file import read_yaml
-
-        return read_yaml(self.settings_file) if self.settings_file else {}
 
     def triton(self) -> Release:
         from tooling.releases import default_release, release_named
@@ -44,39 +37,89 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Present:
+    """A config that stands where the new one would go."""
+
+    path: Path
+    text: str
+
+    @property
+    def origin(self) -> str | None:
+        from tooling.config.render import origin
+
+        return origin(self.text)
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
-    """A finished config, its model's directory and file, files to write beside it, and what is to be said about it."""
+    """A finished config, its text, files to write beside it, and what is to be said about it.
+
+    An `edited` text is the one that was there with the lines changed that were asked for; any other is generated.
+    """
 
     config: ModelConfig
-    model_dir: Path | None
-    model: Path
+    text: str
+    edited: bool = False
     files: Mapping[Path, bytes] = field(default_factory=dict)
     advice: tuple[str, ...] = ()
 
 
-def model_draft(source: Source, ask: Ask, console: Console) -> Draft:
-    """The config of one model. Raises UsageError with every rule that is broken."""
-    from tooling.config.build import build_config
+def make_draft(source: Source, ask: Ask, present: Present | None, console: Console) -> Draft:
+    """The config that is asked for; `present` is edited unless it is as generated, or nothing is asked of it.
+
+    Raises UsageError with every rule that is broken.
+    """
+    from tooling.config.render import STYLE, render
+    from tooling.pbtxt.editor import edit
+
+    asked = bool(ask.changes or ask.warmup or source.joined)
+    edited = present if present is not None and asked and present.origin != "generated" else None
+    config = _config(source, ask, edited, console)
+    files = {**source.files, **_warmup(config, source.model_dir, ask)}
+    advice = _advice(config, source.signature, ask.triton())
+    if edited is None:
+        return Draft(config, render(config), files=files, advice=advice)
+    if edited.origin == "measured":
+        advice = (*advice, f"{edited.path} holds measured settings: the evidence in it is of those before this change")
+    text = edit(edited.text.encode("utf-8", "surrogateescape"), config, edited.path, STYLE)
+    return Draft(config, text.decode("utf-8", "surrogateescape"), edited=True, files=files, advice=advice)
+
+
+def _config(source: Source, ask: Ask, edited: Present | None, console: Console) -> ModelConfig:
+    """The config from the file that is edited, from the one there is instead of a model file, or from the model."""
+    from tooling.config.build import build_config, change_config
+    from tooling.config.knobs import Knobs
+    from tooling.config.render import parse
+
+    name, folder, release = ask.name or source.name, source.model_dir, ask.triton()
+    base = source.config
+    if edited is not None:
+        base = parse(edited.text, str(edited.path))
+        if source.joined and source.config is not None:  # the graph is what is asked for
+            for part, _ in source.config.ListFields():
+                base.ClearField(part.name)
+            base.MergeFrom(source.config)
+    if base is not None:
+        return change_config(base, name, source.signature, ask.changes, folder=folder, release=release)
+    assert source.signature is not None  # without a config there is a model
+    asked = ask.changes.max_batch_size
+    batch = _default_batch(source.signature, console) if asked is None else asked
+    knobs = Knobs(max_batch_size=batch, dynamic_batching=batch != 0)
+    return build_config(
+        source.signature, name, knobs, file=source.file, changes=ask.changes, folder=folder, release=release
+    )
+
+
+def _advice(config: ModelConfig, signature: ModelSignature | None, release: Release) -> tuple[str, ...]:
     from tooling.config.onnxruntime_options import advice as accelerator_advice
     from tooling.config.release_rules import advice as release_advice
 
-    signature, settings, release = source.signature, ask.settings(), ask.triton()
-    asked = settings.get("max_batch_size") if ask.max_batch_size is None else ask.max_batch_size
-    batch = asked if type(asked) is int else _default_batch(signature, console)
-    config = build_config(
-        signature,
-        ask.name or source.name,
-        replace(ask.knobs, max_batch_size=batch, dynamic_batching=ask.knobs.dynamic_batching and batch != 0),
-        file=source.file,
-        settings={str(ask.settings_file): {**settings, "max_batch_size": batch}} if settings else {},
-        folder=source.model_dir,
-        release=release,
-    )
-    files = {**source.files, **_warmup(config, source.model_dir, ask)}
+    if signature is None:
+        return ()
     advice = [*release_advice(config, signature, release)]
     if signature.backend == "onnxruntime":
         advice += accelerator_advice(config)
-    return Draft(config, source.model_dir, signature.path, files, tuple(advice))
+    return tuple(advice)
 
 
 def _default_batch(signature: ModelSignature, console: Console) -> int:
@@ -108,21 +151,3 @@ def _warmup(config: ModelConfig, model_dir: Path | None, ask: Ask) -> dict[Path,
     tokenizer = ask.tokenizer or (own if own.is_dir() else None)
     files = add_samples(config, parse_samples(ask.warmup), tokenizer)
     return {model_dir / FOLDER / name: content for name, content in files.items()}
-
-
-def ensemble_draft(model_dir: Path, what: str, ask: Ask) -> Draft:
-    """The config of an ensemble of models that stand beside `model_dir`, and the files of its empty version.
-
-    `what` is a graph file, the models' names with commas between, or `auto`. Raises UsageError.
-    """
-    from tooling.cli.config_source import ensemble
-    from tooling.config.overlay import merge
-    from tooling.config.release_rules import problems
-    from tooling.config.tensor_rules import problems as tensor_problems
-
-    config, files = ensemble(model_dir.absolute(), what)
-    merge(config, ask.settings(), str(ask.settings_file))
-    found = [*tensor_problems(config, model_dir), *problems(config, ask.triton())]
-    if found:
-        raise UsageError(problems=found)
-    return Draft(config, model_dir.absolute(), model_dir.absolute(), files)

@@ -1,18 +1,19 @@
-"""What a config is made from: a model file, a running server, a template, or other models. Layer: cli."""
+"""What a config is made from: a model file, a running server, a template, other models, or a config. Layer: cli."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tooling.errors import UsageError
 
 if TYPE_CHECKING:
     from tooling.config.proto import ModelConfig
+    from tooling.repository import ModelFile
     from tooling.signature.declared import Declared
-    from tooling.signature.spec import ModelSignature
+    from tooling.signature.spec import ModelSignature, TensorSpec
 
 _TEMPLATE_BATCH = 8
 _GRAPH_SUFFIXES = (".yaml", ".yml", ".json")
@@ -20,26 +21,91 @@ _GRAPH_SUFFIXES = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A signature, the name and the directory of its model, and files to write beside its config.
+    """The name and the directory of a model, its signature or else its config, and files to write beside that.
 
-    `file` is what `default_model_filename` must say; `model_dir` is None for a model that stands in no repository.
+    `file` is what `default_model_filename` must say; `model_dir` is None for a model that stands in no repository. A
+    `joined` config is an ensemble that was asked for; any other is the one that stands in the directory.
     """
 
-    signature: ModelSignature
     name: str
     model_dir: Path | None
+    signature: ModelSignature | None = None
+    config: ModelConfig | None = None
+    joined: bool = False
     file: str = ""
     files: Mapping[Path, bytes] = field(default_factory=dict)
 
+    @property
+    def where(self) -> Path | None:
+        """The model's file, else its directory: what messages name."""
+        return self.signature.path if self.signature else self.model_dir
+
 
 def from_file(model: Path, backend: str | None, declared: Declared) -> Source:
-    """A model directory, a version directory or a model file."""
+    """A model directory, a version directory or a model file.
+
+    A directory whose config names an ensemble, or a backend whose files nobody here can read, is its config.
+    """
     from tooling.repository import locate_model
+
+    config = _config_alone(model) if backend is None else None
+    if config is not None:
+        model_dir = model.absolute()
+        return Source(model_dir.name, model_dir, config=config)
+    found = locate_model(model, backend)
+    return Source(found.name, found.model_dir, _signature(found, declared), file=found.default_filename)
+
+
+def _config_alone(model: Path) -> ModelConfig | None:
+    """The config of a directory that holds no model file of a known format, by its own word."""
+    from tooling.config.proto import backend_of
+    from tooling.signature.formats import FORMATS
+
+    config = _readable_config(model)
+    if config is None:
+        return None
+    known = ("", *(known.backend for known in FORMATS))
+    return config if config.platform == "ensemble" or backend_of(config) not in known else None
+
+
+def _readable_config(model_dir: Path) -> ModelConfig | None:
+    """The `config.pbtxt` of a model directory; None where there is none, or one with faults."""
+    from tooling.repository import config_path, read_config
+
+    try:
+        return read_config(model_dir) if config_path(model_dir).is_file() else None
+    except UsageError:
+        return None
+
+
+def _signature(found: ModelFile, declared: Declared) -> ModelSignature:
+    """The signature of a model file; where it does not say its tensors, those of the config that stands there."""
+    from tooling.signature.declared import Declared, TensorsMissing
     from tooling.signature.formats import read_signature
 
-    found = locate_model(model, backend)
-    signature = read_signature(found.file, found.format.backend, declared)
-    return Source(signature, found.name, found.model_dir, found.default_filename)
+    try:
+        return read_signature(found.file, found.format.backend, declared)
+    except TensorsMissing:
+        config = _readable_config(found.model_dir) if found.model_dir else None
+        if declared or config is None or not (config.input and config.output):
+            raise
+        batching = config.max_batch_size > 0
+        present = Declared(
+            tuple(_spec(tensor, batching) for tensor in config.input),
+            tuple(_spec(tensor, batching) for tensor in config.output),
+        )
+        return read_signature(found.file, found.format.backend, present)
+
+
+def _spec(tensor: Any, batching: bool) -> TensorSpec:
+    """A tensor of a config with the full shape that the model itself sees: after reshaping, batch axis first."""
+    from tooling.config.proto import pb
+    from tooling.signature.spec import TensorSpec
+
+    shape = tuple(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
+    optional = bool(getattr(tensor, "optional", False))
+    name = pb().DataType.Name(tensor.data_type)
+    return TensorSpec(tensor.name, name, (-1, *shape) if batching else shape, optional, tensor.is_shape_tensor)
 
 
 def from_server(url: str, remote_name: str | None, model_dir: Path | None) -> Source:
@@ -53,7 +119,7 @@ def from_server(url: str, remote_name: str | None, model_dir: Path | None) -> So
         )
     if not url.rpartition(":")[2].isdecimal():
         raise UsageError("not HOST:PORT", where="--url", got=f"`{url}`", expected="such as localhost:8000")
-    return Source(read_remote(url, name), name, model_dir.absolute() if model_dir else None)
+    return Source(name, model_dir.absolute() if model_dir else None, read_remote(url, name))
 
 
 def from_template(model_dir: Path, declared: Declared, max_batch_size: int | None, *, force: bool) -> Source:
@@ -71,17 +137,18 @@ def from_template(model_dir: Path, declared: Declared, max_batch_size: int | Non
     batchable = all(tensor.can_batch for tensor in (*declared.inputs, *declared.outputs))
     batch = max_batch_size if max_batch_size is not None else _TEMPLATE_BATCH if batchable else 0
     text = python_model(model_dir.name, declared, batch).encode()
-    return Source(read_python_text(text, path, Declared()), model_dir.name, model_dir, files={path: text})
+    return Source(model_dir.name, model_dir, read_python_text(text, path, Declared()), files={path: text})
 
 
-def ensemble(model_dir: Path, what: str) -> tuple[ModelConfig, Mapping[Path, bytes]]:
-    """The config of an ensemble of models that stand beside `model_dir`, and the files of its empty version.
+def from_models(model_dir: Path, what: str) -> Source:
+    """An ensemble of models that stand beside `model_dir`, and the files of its empty version.
 
     `what` is a graph file, the models' names with commas between, or `auto` for all models beside it.
     """
     from tooling.config.ensemble import build_ensemble, infer_graph, parse_graph
     from tooling.config.yaml_file import read_yaml
 
+    model_dir = model_dir.absolute()
     if what.endswith(_GRAPH_SUFFIXES):
         graph = parse_graph(read_yaml(Path(what)), what)
         models = _configs(model_dir, [step.model for step in graph.steps])
@@ -90,7 +157,8 @@ def ensemble(model_dir: Path, what: str) -> tuple[ModelConfig, Mapping[Path, byt
         models = _configs(model_dir, names or None)
         graph = infer_graph(models, names)
     files = {} if any(_versions(model_dir)) else {model_dir / "1" / ".gitkeep": b""}  # Git drops empty directories
-    return build_ensemble(model_dir.name, graph, models), files
+    config = build_ensemble(model_dir.name, graph, models)
+    return Source(model_dir.name, model_dir, config=config, joined=True, files=files)
 
 
 def _versions(model_dir: Path) -> list[Path]:

@@ -1,25 +1,23 @@
-"""`tritune gen-config`: the config.pbtxt of a model, written, shown or compared. Layer: cli."""
+"""`tritune gen-config`: the config.pbtxt of a model, written, edited, shown or compared. Layer: cli."""
 
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
+from tooling.cli import config_options
 from tooling.cli.app import console_of
-from tooling.cli.config_draft import Ask, Draft, ensemble_draft, model_draft
-from tooling.cli.config_source import Source, from_file, from_server, from_template
+from tooling.cli.config_draft import Ask, Draft, Present, make_draft
+from tooling.cli.config_source import Source, from_file, from_models, from_server, from_template
+from tooling.cli.options import duration_us
 from tooling.console import Console
 from tooling.errors import UsageError
-from tooling.units import parse_duration_us
 
 if TYPE_CHECKING:
-    from tooling.config.knobs import Knobs
+    from tooling.config.changes import Changes
     from tooling.config.proto import ModelConfig
 
 _Backend = Literal["onnxruntime", "tensorrt", "pytorch", "openvino", "python", "vllm"]
@@ -43,14 +41,29 @@ def gen_config(
     ensemble: str | None = typer.Option(None, metavar="GRAPH.yaml|A,B|auto", help="Join models that stand beside."),
     max_batch_size: int | None = typer.Option(None, help="Largest batch; 0: none. Default: 8 where possible."),
     preferred_batch_size: list[str] = typer.Option([], metavar="N[,N…]", help="Close a batch early at these sizes."),
-    max_queue_delay: str = typer.Option("0", help="How long a request waits for others, like 2ms."),
-    dynamic_batching: bool = typer.Option(True, help="Merge waiting requests into batches."),
+    max_queue_delay: str | None = typer.Option(None, help="How long a request waits for others, like 2ms."),
+    dynamic_batching: bool | None = typer.Option(None, help="Merge waiting requests into batches. Default: yes."),
+    preserve_ordering: bool | None = typer.Option(None, help="Answer in the order of the requests."),
+    priority_levels: int | None = typer.Option(None, metavar="N", help="Priorities, 1 first; the last is the default."),
+    queue_timeout: str | None = typer.Option(None, metavar="TIME", help="Refuse what has waited so long, like 500ms."),
+    queue_size: int | None = typer.Option(None, metavar="N", help="Refuse requests while so many wait."),
     instances: int | None = typer.Option(None, help="Copies of the model (on each GPU). Default: left to Triton."),
-    kind: _Kind = typer.Option("auto", help="Where instances run; `auto` keeps the config portable."),
+    kind: _Kind | None = typer.Option(None, help="Where instances run. Default: auto, which is portable."),
+    gpus: list[str] = typer.Option([], metavar="N[,N…]", help="GPUs that get instances. Default: all."),
     threads: int | None = typer.Option(None, help="Threads of each instance on the CPU; 0: every core."),
     warmup: list[str] = typer.Option([], metavar="BATCHxLENGTH", help="Run such a batch of real tokens at the start."),
     tokenizer: Path | None = typer.Option(None, help="Directory of its tokenizer.json. Default: that of the model."),
+    parameters: list[str] = typer.Option([], "--parameter", metavar="KEY=VALUE", help="A parameter of the backend."),
+    accelerators: list[str] = typer.Option(
+        [], "--accelerator", metavar="NAME[:KEY=VALUE,…]", help="tensorrt, cuda or openvino inside ONNX Runtime."
+    ),
+    versions: str | None = typer.Option(None, metavar="all|latest:N|N,N…", help="Versions to load. Default: newest."),
+    response_cache: bool | None = typer.Option(None, help="Answer repeated requests from the server's cache."),
+    decoupled: bool | None = typer.Option(None, help="Any number of responses to a request."),
     settings: Path | None = typer.Option(None, "--from", metavar="FILE", help="YAML with any other field of Triton's."),
+    assignments: list[str] = typer.Option(
+        [], "--set", metavar="PATH=VALUE", help="Any field; PATH+= adds, -PATH clears."
+    ),
     release: str | None = typer.Option(None, metavar="YY.MM", help="The Triton it is for, like 24.10."),
     hardware: str | None = typer.Option(None, help="Write configs/HARDWARE.pbtxt; `auto` names this machine."),
     output: Path | None = typer.Option(None, help="Write this file instead."),
@@ -58,44 +71,71 @@ def gen_config(
     diff: bool = typer.Option(False, "--diff", help="Show what would change (exit 1 if anything); write nothing."),
     check: bool = typer.Option(False, "--check", help="Exit 1 if the file is not as generated; write nothing."),
     client_sample: bool = typer.Option(False, "--client-sample", help="Show a client for the model; write nothing."),
-    force: bool = typer.Option(False, "--force", help="Overwrite a file that holds edits or measured settings."),
+    force: bool = typer.Option(False, "--force", help="Generate anew what was edited, written by hand or measured."),
 ) -> None:
-    """Write the config.pbtxt of a model from the model file itself."""
+    """Write the config.pbtxt of a model from the model file itself, or change one that was written by hand.
+
+    Of a file that was edited or written by hand, only the lines of the fields that options name are changed.
+    """
     console = console_of(context)
     mode = _mode(stdout=stdout, diff=diff, check=check, client_sample=client_sample)
-    knobs = _knobs(dynamic_batching, preferred_batch_size, max_queue_delay, instances, kind, threads)
-    ask = Ask(knobs, max_batch_size, name, settings, release, tuple(warmup), tokenizer)
+    knobs = {
+        "max_batch_size": max_batch_size,
+        "dynamic_batching": dynamic_batching,
+        "preferred_batch_size": _sizes(preferred_batch_size),
+        "max_queue_delay_us": _delay_us(max_queue_delay),
+        "instance_count": instances,
+        "instance_kind": kind,
+        "intra_op_threads": threads,
+    }
+    fields = [
+        *config_options.of_queue(preserve_ordering, priority_levels, queue_timeout, queue_size),
+        *config_options.of_instances(gpus),
+        *config_options.of_model(parameters, accelerators, versions, response_cache, decoupled),
+        *assignments,
+    ]
+    ask = Ask(_changes(settings, knobs, fields), name, release, tuple(warmup), tokenizer)
     if ensemble is not None:
-        draft = ensemble_draft(_directory(model, "--ensemble"), ensemble, ask)
+        source = from_models(_directory(model, "--ensemble"), ensemble)
+    elif template:
+        source = _template(model, (inputs, outputs), max_batch_size, force)
     else:
-        tensors = (inputs, outputs)
-        source = _template(model, tensors, ask, force) if template else _source(model, backend, tensors, url, remote)
-        draft = model_draft(source, ask, console)
-    path = None if mode in ("stdout", "client-sample") else _target(draft, name, hardware, output)
+        source = _source(model, backend, (inputs, outputs), url, remote)
+    writes = mode not in ("stdout", "client-sample")
+    path = _target(source, name, hardware, output) if writes or (source.model_dir and not name) else None
+    present = _present(path) if path and not force else None
+    draft = make_draft(source, ask, present, console)
     for line in draft.advice:
         console.warning(line)
-    _answer(console, mode, path, draft, force=force)
+    _answer(console, mode, path if writes else None, draft, force=force)
 
 
-def _knobs(
-    dynamic_batching: bool, preferred: list[str], delay: str, instances: int | None, kind: str, threads: int | None
-) -> Knobs:
-    from tooling.config.knobs import Knobs
+def _changes(file: Path | None, knobs: dict[str, Any], assignments: list[str]) -> Changes:
+    from tooling.config.changes import Changes
+    from tooling.config.yaml_file import read_yaml
 
-    return Knobs(
-        dynamic_batching=dynamic_batching,
-        preferred_batch_size=_sizes(preferred),
-        max_queue_delay_us=_delay_us(delay),
-        instance_count=instances,
-        instance_kind=kind,
-        intra_op_threads=threads,
-    )
+    given = {name: value for name, value in knobs.items() if value is not None}
+    return Changes(read_yaml(file) if file else {}, str(file), given, tuple(assignments))
 
 
-def _template(model: Path | None, tensors: tuple[list[str], list[str]], ask: Ask, force: bool) -> Source:
+def _sizes(words: list[str]) -> tuple[int, ...] | None:
+    return config_options.numbers("--preferred-batch-size", words, "batch sizes, like 4,8") if words else None
+
+
+def _delay_us(text: str | None) -> int | None:
+    return None if text is None else duration_us("--max-queue-delay", text)
+
+
+def _present(path: Path) -> Present | None:
+    from tooling.repository import read_text
+
+    return Present(path, read_text(path)) if path.exists() else None
+
+
+def _template(model: Path | None, tensors: tuple[list[str], list[str]], batch: int | None, force: bool) -> Source:
     from tooling.signature.declared import declare
 
-    return from_template(_directory(model, "--template"), declare(*tensors), ask.max_batch_size, force=force)
+    return from_template(_directory(model, "--template"), declare(*tensors), batch, force=force)
 
 
 def _source(
@@ -122,48 +162,29 @@ def _mode(**flags: bool) -> str:
     return given[0] if given else "write"
 
 
-def _target(draft: Draft, name: str | None, hardware: str | None, output: Path | None) -> Path:
+def _target(source: Source, name: str | None, hardware: str | None, output: Path | None) -> Path:
     from tooling.repository import config_path, hardware_name
 
     if output is not None:
         if hardware is not None:
             raise UsageError("--output and --hardware exclude each other", hint="give one of them")
         return output
-    if draft.model_dir is None:
+    if source.model_dir is None:
         raise UsageError(
             "the model stands in no model directory, so there is no place for its config",
-            where=draft.model,
+            where=source.where,
             expected="REPO/NAME/VERSION/FILE",
             hint="name the file to write with --output, or show the config with --stdout",
         )
-    if name not in (None, draft.model_dir.name):
+    if name not in (None, source.model_dir.name):
         raise UsageError(
             "a model must have the name of its directory",
-            where=draft.model_dir,
+            where=source.model_dir,
             got=f"`{name}`",
-            expected=f"`{draft.model_dir.name}`",
+            expected=f"`{source.model_dir.name}`",
             hint="leave --name out, or rename the directory",
         )
-    return config_path(draft.model_dir, hardware_name() if hardware == "auto" else hardware)
-
-
-def _sizes(words: Sequence[str]) -> tuple[int, ...]:
-    """Batch sizes from `4,8` or repeated options, sorted; Triton takes them as a set."""
-    sizes = set()
-    for word in ",".join(words).split(",") if words else []:
-        if not re.fullmatch(r"-?\d+", word.strip()):
-            raise UsageError(
-                "not a batch size", where="--preferred-batch-size", got=f"`{word}`", expected="whole numbers, like 4,8"
-            )
-        sizes.add(int(word))
-    return tuple(sorted(sizes))
-
-
-def _delay_us(text: str) -> int:
-    try:
-        return parse_duration_us(text)
-    except UsageError as error:
-        raise UsageError(problems=[replace(p, where="--max-queue-delay") for p in error.problems]) from error
+    return config_path(source.model_dir, hardware_name() if hardware == "auto" else hardware)
 
 
 def _summary(config: ModelConfig) -> tuple[dict[str, Any] | None, str]:
@@ -179,31 +200,41 @@ def _summary(config: ModelConfig) -> tuple[dict[str, Any] | None, str]:
 
 
 def _answer(console: Console, mode: str, path: Path | None, draft: Draft, *, force: bool) -> None:
-    from tooling.config.render import render
-
     if mode == "client-sample":
         from tooling.config.samples import client_sample
 
         text = client_sample(draft.config)
         console.result({"client": text}, text)
         return
-    text = render(draft.config)
     knobs, summary = _summary(draft.config)
-    data = {"path": path and str(path), "config": text, "knobs": knobs, "files": [str(file) for file in draft.files]}
+    data = {
+        "path": path and str(path),
+        "config": _shown(draft.text),
+        "edited": draft.edited,
+        "knobs": knobs,
+        "files": [str(file) for file in draft.files],
+    }
     if path is None:
-        console.result(data, text)
+        console.result(data, _shown(draft.text))
     elif mode == "write":
-        changed = _write(path, text, draft, force=force)
-        console.result({**data, "changed": changed}, f"{'wrote' if changed else 'unchanged'} {path}: {summary}")
+        changed = _write(path, draft, force=force)
+        verb = "unchanged" if not changed else "edited" if draft.edited else "wrote"
+        console.result({**data, "changed": changed}, f"{verb} {path}: {summary}")
     else:
-        _compare(console, mode, path, text, data)
+        _compare(console, mode, path, draft, data)
 
 
-def _write(path: Path, text: str, draft: Draft, *, force: bool) -> bool:
+def _shown(text: str) -> str:
+    """A config's text for a terminal: bytes that are no UTF-8, which comments may hold, are replaced."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _write(path: Path, draft: Draft, *, force: bool) -> bool:
     """Write the config, and first the files it names; whether anything changed."""
     from tooling.repository import guard_overwrite, read_text, write_atomic
 
-    if not force:
+    text = draft.text
+    if not (force or draft.edited):
         guard_overwrite(path, text)
     changed = False
     for file, content in draft.files.items():
@@ -211,20 +242,21 @@ def _write(path: Path, text: str, draft: Draft, *, force: bool) -> bool:
             write_atomic(file, content)
             changed = True
     if not path.exists() or read_text(path) != text:
-        write_atomic(path, text)
+        write_atomic(path, text.encode("utf-8", "surrogateescape"))
         changed = True
     return changed
 
 
-def _compare(console: Console, mode: str, path: Path, text: str, data: dict[str, Any]) -> None:
+def _compare(console: Console, mode: str, path: Path, draft: Draft, data: dict[str, Any]) -> None:
     """Show how the file differs from the text; exit code 1 when it does."""
     from tooling.repository import read_text
 
-    present = read_text(path) if path.exists() else ""
-    same = present == text
-    changes = difflib.unified_diff(present.splitlines(True), text.splitlines(True), str(path), "generated")
-    difference = "".join(changes)
-    verdict = f"{path}: {'as generated' if same else 'not as generated (see --diff)' if present else 'missing'}"
+    present, word = read_text(path) if path.exists() else "", "edited" if draft.edited else "generated"
+    same = present == draft.text
+    changes = difflib.unified_diff(present.splitlines(True), draft.text.splitlines(True), str(path), word)
+    difference = _shown("".join(changes))
+    wanted = "as asked" if draft.edited else "as generated"
+    verdict = f"{path}: {wanted if same else f'not {wanted} (see --diff)' if present else 'missing'}"
     console.result({**data, "changed": not same, "diff": difference}, difference if mode == "diff" else verdict)
     if not same:
         raise typer.Exit(1)

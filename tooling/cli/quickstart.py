@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.tune import duration_us, paths, run
+from tooling.cli.options import CLIENTS, duration_us
+from tooling.cli.tune import paths, run
 from tooling.console import Console
 
 if TYPE_CHECKING:
     from perf.tune import TuneRequest
 
 _MODEL = "minilm"
-_CLIENTS = 8
 _MAX_BATCH_SIZE = 8
 
 
@@ -52,8 +52,8 @@ def _prepare(directory: Path, budget_s: float, console: Console) -> TuneRequest:
     console.info(f"model {_MODEL} in {repository}")
     model_dir = export_model(bundled_minilm(), repository, _MODEL, console=console).model_dir
     _configure(model_dir)
-    console.info(f"tuning for {_CLIENTS} clients, at most {budget_s:.0f} s")
-    return TuneRequest(model_dir, Workload(concurrency=_CLIENTS), budget_s=budget_s, studies=directory / "studies")
+    console.info(f"tuning for {CLIENTS} clients, at most {budget_s:.0f} s")
+    return TuneRequest(model_dir, Workload(concurrency=CLIENTS), budget_s=budget_s, studies=directory / "studies")
 
 
 def _install(console: Console) -> None:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from tooling.cli.app import console_of
+from tooling.cli.options import CLIENTS, MOST, counts, duration_us, grid_of, workload_of
 from tooling.console import Console
-from tooling.errors import UsageError
-from tooling.units import parse_duration_us
 
 if TYPE_CHECKING:
-    from perf.grid import Grid
     from perf.result import TuneResult
     from perf.tune import TuneRequest
-    from perf.workload import Workload
 
-_T = TypeVar("_T")
-_CLIENTS = 8
 _Metric = Literal["throughput", "avg", "p50", "p90", "p95", "p99"]
 
 
@@ -31,8 +25,10 @@ def attach(app: typer.Typer) -> None:
 def tune(
     context: typer.Context,
     model: Path = typer.Argument(metavar="MODEL_DIR", help="A model directory REPO/NAME with its config.pbtxt."),
-    concurrency: int | None = typer.Option(None, min=1, help=f"Clients that each wait for an answer [{_CLIENTS}]."),
-    request_rate: float | None = typer.Option(None, min=0.001, help="Requests a second, sent on schedule."),
+    concurrency: int | None = typer.Option(
+        None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."
+    ),
+    request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second, sent on schedule."),
     lengths: str = typer.Option("", metavar="N,…", help="Token lengths of the requests. Default: real sentences."),
     objective: _Metric | None = typer.Option(None, help="[throughput with clients, p95 under a rate]"),
     max_p99: str = typer.Option("", metavar="TIME", help="A setting must keep this p99, like 50ms."),
@@ -43,7 +39,9 @@ def tune(
     budget: str = typer.Option("3m", metavar="TIME", help="Start nothing new that would take longer in all."),
     study: Path | None = typer.Option(None, help="Directory of the study; resumed if it is there."),
     tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),
-    vocab_size: int | None = typer.Option(None, min=8, help="Size of the vocabulary, where there is no tokenizer."),
+    vocab_size: int | None = typer.Option(
+        None, min=8, max=MOST, help="Size of the vocabulary, where there is no tokenizer."
+    ),
     seed: int = typer.Option(0, help="Fixes the contents of the requests."),
     apply: bool = typer.Option(False, "--apply", help="Write the chosen setting to configs/HARDWARE.pbtxt."),
     report: Path | None = typer.Option(None, metavar="FILE", help="Write an HTML report."),
@@ -56,13 +54,13 @@ def tune(
     from perf.tune import TuneRequest
 
     console = console_of(context)
-    workload = _workload(concurrency, request_rate, _counts("--lengths", lengths), seed)
+    workload = workload_of(concurrency, request_rate, counts("--lengths", lengths), seed)
     metric = objective or ("p95" if request_rate else "throughput")
     request = TuneRequest(
         model,
         workload,
         Objective(metric, duration_us("--max-p99", max_p99) if max_p99 else None),
-        _grid(instances, threads, delay, max_batch_size),
+        grid_of(instances, threads, delay, max_batch_size),
         budget_s=duration_us("--budget", budget) / 1e6,
         study_dir=study,
         tokenizer_dir=tokenizer,
@@ -81,10 +79,12 @@ def run(
     from perf.analyzer import find_perf_analyzer
     from perf.report import write_report
     from perf.tune import require_ours, tune, write_tuned_config
-    from tooling.repository import config_path, cpu_name
+    from tooling.repository import config_path, cpu_name, require_writable
     from tooling.runtime import find_runtime
 
     hardware = cpu_name()
+    if report:
+        require_writable(report)
     if apply:
         require_ours(config_path(request.model_dir, hardware))
     runtime = find_runtime()
@@ -103,47 +103,3 @@ def paths(files: dict[str, str | None]) -> str:
 
 def _here(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def _workload(concurrency: int | None, rate: float | None, lengths: tuple[int, ...], seed: int) -> Workload:
-    from perf.workload import Workload
-
-    if concurrency and rate:
-        raise UsageError("--concurrency and --request-rate exclude each other", hint="give one of them")
-    clients = concurrency or (None if rate else _CLIENTS)
-    return Workload(concurrency=clients, request_rate=rate, lengths=lengths, seed=seed)
-
-
-def _grid(instances: str, threads: str, delay: str, max_batch_size: str) -> Grid:
-    from perf.grid import Grid
-
-    return Grid(
-        _counts("--instances", instances),
-        _counts("--threads", threads),
-        _listed(delay, lambda word: duration_us("--delay", word)),
-        _counts("--max-batch-size", max_batch_size, least=0),
-    )
-
-
-def _listed(text: str, parse: Callable[[str], _T]) -> tuple[_T, ...]:
-    return tuple(parse(word.strip()) for word in text.split(",")) if text else ()
-
-
-def _counts(option: str, text: str, least: int = 1) -> tuple[int, ...]:
-    """Whole numbers from `1,2`. Raises UsageError that names the option."""
-
-    def count(word: str) -> int:
-        if word.isdecimal() and int(word) >= least:
-            return int(word)
-        raise UsageError("not a usable number", where=option, got=f"`{word}`", expected=f"like 1,2, at least {least}")
-
-    return _listed(text, count)
-
-
-def duration_us(option: str, text: str) -> int:
-    """Microseconds of a typed duration. Raises UsageError that names the option."""
-    try:
-        return parse_duration_us(text)
-    except UsageError as error:
-        problem = error.problems[0]
-        raise UsageError(problem.what, where=option, got=problem.got, expected=problem.expected) from None

@@ -72,7 +72,7 @@ def finish(config: ModelConfig, signature: ModelSignature) -> None:
 
 
 def problems(config: ModelConfig, signature: ModelSignature) -> Iterator[Problem]:
-    """Every rule of the model's backend that the config breaks."""
+    """Every rule of the model's backend that the config breaks; an empty list of tensors is left to Triton to fill."""
     backend = signature.backend
     yield from _type_problems(config, backend)
     yield from _kind_problems(config, backend)
@@ -87,6 +87,7 @@ def problems(config: ModelConfig, signature: ModelSignature) -> Iterator[Problem
     yield from _ragged_problems(config, signature)
     if backend in _TENSORS_KNOWN:
         yield from _coverage_problems(config, signature)
+        yield from _agreement_problems(config, signature)
     special = {"tensorrt": _tensorrt, "pytorch": _pytorch, "vllm": _vllm}.get(backend)
     if special:
         yield from special(config, signature)
@@ -126,9 +127,46 @@ def _coverage_problems(config: ModelConfig, signature: ModelSignature) -> Iterat
             if name not in known:
                 text = f"{source} `{name}` is no {what} of the model"
                 yield Problem(text, where, expected=_listed(known), hint=suggest(name, known))
-    for tensor in signature.required_inputs:
+    for tensor in signature.required_inputs if config.input else ():
         if tensor.name not in fed:
             yield Problem(f"nothing feeds input `{tensor.name}` of the model", where, expected="an entry in `input`")
+
+
+def _agreement_problems(config: ModelConfig, signature: ModelSignature) -> Iterator[Problem]:
+    """Types are the model's, and so are the shapes: an input may be narrower, ONNX Runtime's outputs are exact."""
+    scattered = {name for batch in config.batch_output for name in batch.target_name}
+    for what, tensors, specs in (
+        ("input", config.input, signature.inputs),
+        ("output", config.output, signature.outputs),
+    ):
+        known = {spec.name: spec for spec in specs}
+        for tensor in tensors:
+            spec = known.get(tensor.name)
+            if spec is None:
+                continue
+            got = pb().DataType.Name(tensor.data_type)
+            if got != spec.data_type:
+                yield Problem(
+                    f"{what} `{tensor.name}` has another type than the model", got=got, expected=spec.data_type
+                )
+            ragged = what == "input" and tensor.allow_ragged_batch
+            fixed = config.max_batch_size > 0 and not spec.can_batch  # has a rule of its own
+            if ragged or fixed or tensor.name in scattered or spec.shape_tensor or not spec.dims:
+                continue
+            shape = list(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
+            whole = [-1, *shape] if config.max_batch_size > 0 else shape
+            exact = signature.backend == "onnxruntime"
+            narrower = what == "input" or not exact
+            fits = len(whole) == len(spec.dims) and all(
+                mine == model or (narrower and model == -1) or (not exact and mine == -1)
+                for mine, model in zip(whole, spec.dims, strict=True)
+            )
+            if not fits:
+                yield Problem(
+                    f"{what} `{tensor.name}` has another shape than the model",
+                    got=f"{whole}{' with the batch axis' * (config.max_batch_size > 0)}",
+                    expected=str(list(spec.dims)),
+                )
 
 
 def _type_problems(config: ModelConfig, backend: str) -> Iterator[Problem]:
@@ -235,7 +273,7 @@ def _vllm(config: ModelConfig, signature: ModelSignature) -> Iterator[Problem]:
     """The backend batches by itself and completes tensors and the decoupled policy."""
     if config.max_batch_size > 0:
         yield Problem("vLLM batches by itself", got=f"max_batch_size {config.max_batch_size}", expected="0")
-    if not config.model_transaction_policy.decoupled:
+    if config.HasField("model_transaction_policy") and not config.model_transaction_policy.decoupled:
         yield Problem("vLLM answers in several responses", got="decoupled false", expected="decoupled true")
     if config.input or config.output:
         yield Problem("vLLM completes inputs and outputs by itself", got="a list of tensors", expected="none")

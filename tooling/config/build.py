@@ -1,24 +1,22 @@
-"""A ModelConfig from a signature, knobs and settings, refused with Triton's own rules. Layer: config."""
+"""A ModelConfig from a signature, or from the one there was, refused with Triton's own rules. Layer: config."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from tooling.config import backends, onnxruntime_options, release_rules, rules, tensor_rules, warmup
-from tooling.config.knobs import Knobs, apply, threads_key
+from tooling.config.changes import Changes, knob_problems
+from tooling.config.knobs import Knobs, apply
 from tooling.config.names import name_problem
-from tooling.config.overlay import merge
 from tooling.config.proto import ModelConfig, pb
 from tooling.errors import Problem, UsageError
 from tooling.releases import Release
 from tooling.signature.spec import ModelSignature, TensorSpec
 
-_NONE: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
-_INT32_MAX = 2**31 - 1
-_UINT64_MAX = 2**64 - 1
+_NONE: Final = Changes()
 
 
 def build_config(
@@ -27,17 +25,19 @@ def build_config(
     knobs: Knobs,
     *,
     file: str = "",
-    settings: Mapping[str, Mapping[str, Any]] = _NONE,
+    changes: Changes = _NONE,
     folder: Path | None = None,
     release: Release | None = None,
 ) -> ModelConfig:
-    """The config that serves this model with these knobs.
+    """The config that serves this model with these knobs, and with the changes put over them.
 
-    `file` is the model file's name where it is not the backend's usual one. `settings` are any other fields under the
-    schema's own names, by their origin for messages, put over the result in order (see `tooling.config.overlay`).
-    `folder` is the model directory, for files that they name, `release` the Triton it is for. Raises UsageError with
-    every rule that is broken at once: of the knobs, of Triton's core, of the backend, of the release.
+    `file` is the model file's name where it is not the backend's usual one. `folder` is the model directory, for files
+    that the config names, `release` the Triton it is for. Raises UsageError with every rule that is broken at once: of
+    the knobs, of Triton's core, of the backend, of the release.
     """
+    asked = changes.max_batch_size  # every shape follows from it
+    if asked is not None:
+        knobs = replace(knobs, max_batch_size=asked, dynamic_batching=knobs.dynamic_batching and asked != 0)
     found = [p for p in (name_problem(name), *knob_problems(knobs, signature.backend)) if p]
     if found:
         raise UsageError(problems=[*found, *_tensor_problems(signature, knobs.max_batch_size)])
@@ -47,93 +47,118 @@ def build_config(
         _fill(config.input.add(optional=tensor.optional), tensor, batching)
     for tensor in signature.outputs:
         _fill(config.output.add(), tensor, batching)
-    config = apply(knobs, config)
-    for where, fields in settings.items():
-        merge(config, fields, where)
+    try:
+        config = changes.apply(apply(knobs, config))
+    except UsageError as error:
+        raise UsageError(problems=[*error.problems, *_tensor_problems(signature, knobs.max_batch_size)]) from error
     backends.finish(config, signature)
     tensor_rules.drop_fed_by_triton(config)
-    found = [*_tensor_problems(signature, config.max_batch_size), *config_problems(config, signature, folder)]
-    if release is not None:
-        found += release_rules.problems(config, release)
-    if (config.name, config.max_batch_size) != (name, knobs.max_batch_size):  # every shape follows from the latter
-        found.append(
-            Problem(
-                "settings may not change the name or max_batch_size",
-                got=f"`{config.name}`, {config.max_batch_size}",
-                expected=f"`{name}`, {knobs.max_batch_size}",
-            )
-        )
-    if found:
-        raise UsageError(problems=found)
+    _refuse(config_problems(config, name, signature, folder, release))
     return config
 
 
-def config_problems(config: ModelConfig, signature: ModelSignature, folder: Path | None) -> Iterator[Problem]:
-    """Every rule of Triton's core and of the backend that the config breaks; `folder` is the model directory."""
+def change_config(
+    present: ModelConfig,
+    name: str,
+    signature: ModelSignature | None,
+    changes: Changes,
+    *,
+    folder: Path | None = None,
+    release: Release | None = None,
+) -> ModelConfig:
+    """A copy of a config that a person wrote, with what is asked for changed and all else as it was.
+
+    Where batching comes or goes, the shapes that follow from the model follow. `signature` is None where no model file
+    says what the model takes. Raises UsageError with every rule that the result breaks, as `build_config` does.
+    """
+    config = changes.apply(present)
+    tensor_rules.drop_fed_by_triton(config)
+    found = [] if signature is None else list(_follow_batching(config, present, signature))
+    _refuse([*found, *config_problems(config, name, signature, folder, release)])
+    return config
+
+
+def _refuse(problems: Iterable[Problem]) -> None:
+    found = list(problems)
+    if found:
+        raise UsageError(problems=found)
+
+
+def config_problems(
+    config: ModelConfig,
+    name: str,
+    signature: ModelSignature | None,
+    folder: Path | None,
+    release: Release | None,
+) -> Iterator[Problem]:
+    """Every rule of Triton's core, of the backend and of the release that the config of the model `name` breaks."""
+    if config.name not in ("", name):
+        yield Problem(
+            "a model must have the name of its directory", "name", f"`{config.name}`", f"`{name}`", "leave the name out"
+        )
+    if signature is not None:
+        yield from _tensor_problems(signature, config.max_batch_size)
     yield from tensor_rules.problems(config, folder)
     yield from rules.problems(config)
     yield from warmup.problems(config, folder)
-    yield from backends.problems(config, signature)
-    if signature.backend == "onnxruntime":
-        yield from onnxruntime_options.problems(config, signature)
+    if signature is not None:
+        yield from backends.problems(config, signature)
+        if signature.backend == "onnxruntime":
+            yield from onnxruntime_options.problems(config, signature)
+    if release is not None:
+        yield from release_rules.problems(config, release)
+
+
+def _follow_batching(config: ModelConfig, present: ModelConfig, signature: ModelSignature) -> Iterator[Problem]:
+    """Where batching came or went, give every tensor that has the model's own shape its new one."""
+    batching = config.max_batch_size > 0
+    if batching == (present.max_batch_size > 0):
+        return
+    for kind, specs in (("input", signature.inputs), ("output", signature.outputs)):
+        known = {spec.name: spec for spec in specs}
+        before = {tensor.name: _shape(tensor) for tensor in getattr(present, kind)}
+        for tensor in getattr(config, kind):
+            spec = known.get(tensor.name)
+            if spec is None or _shape(tensor) != before.get(tensor.name):  # no tensor of the model, or changed already
+                continue
+            usual = type(tensor)()
+            _fill_shape(usual, spec, not batching)
+            if _shape(tensor) == _shape(usual):
+                _fill_shape(tensor, spec, batching)
+            else:
+                yield Problem(
+                    f"the shape of `{tensor.name}` does not follow from the model's",
+                    got=f"dims {list(tensor.dims)} with max_batch_size {present.max_batch_size}",
+                    expected=f"dims {list(usual.dims)}, or its new dims in the same command",
+                    hint=f"--set '{kind}[{tensor.name}].dims=[…]'",
+                )
+
+
+def _shape(tensor: Any) -> tuple[list[int], list[int] | None]:
+    return list(tensor.dims), list(tensor.reshape.shape) if tensor.HasField("reshape") else None
 
 
 def _fill(target: Any, tensor: TensorSpec, batching: bool) -> None:
-    """Name, type and dims of one input or output.
+    """Name, type and shape of one input or output."""
+    target.name = tensor.name
+    target.data_type = pb().DataType.Value(tensor.data_type)
+    target.is_shape_tensor = tensor.shape_tensor
+    _fill_shape(target, tensor, batching)
+
+
+def _fill_shape(target: Any, tensor: TensorSpec, batching: bool) -> None:
+    """The dims of one input or output.
 
     With batching Triton adds the first axis itself, and a tensor with no other axis is `dims: [1]` reshaped to nothing.
     A scalar without batching is `dims: [1]` as well, but an empty reshape is refused there.
     """
-    target.name = tensor.name
-    target.data_type = pb().DataType.Value(tensor.data_type)
-    target.is_shape_tensor = tensor.shape_tensor
     dims = tensor.dims[1:] if batching else tensor.dims
     if tensor.shape_tensor:  # values, one for each axis; with batching Triton adds the first
         dims = (tensor.dims[0] - 1,) if batching else tensor.dims
     target.dims[:] = dims or [1]
+    target.ClearField("reshape")
     if batching and not dims:
         target.reshape.SetInParent()
-
-
-def knob_problems(knobs: Knobs, backend: str) -> Iterator[Problem]:
-    """Every knob that Triton would refuse or could not use, whatever the model."""
-    top = knobs.max_batch_size
-    yield from _out_of_range("max_batch_size", top, 0, _INT32_MAX, hint="use 0 for a model that cannot batch")
-    if knobs.instance_count is not None:
-        yield from _out_of_range(
-            "instances", knobs.instance_count, 1, _INT32_MAX, hint="leave it out for Triton's default"
-        )
-    if knobs.intra_op_threads is not None:
-        yield from _out_of_range("threads", knobs.intra_op_threads, 0, _INT32_MAX, hint="0 takes every core")
-        if threads_key(backend) is None:
-            yield Problem(f"the {backend} backend has no setting for threads", hint="leave threads out")
-    yield from _out_of_range("max_queue_delay", knobs.max_queue_delay_us, 0, _UINT64_MAX)
-    if not knobs.dynamic_batching:
-        for field, value in (
-            ("preferred_batch_size", knobs.preferred_batch_size),
-            ("max_queue_delay", knobs.max_queue_delay_us),
-        ):
-            if value:
-                yield Problem(
-                    f"{field} needs dynamic batching",
-                    got="dynamic batching off" if top else "max_batch_size 0, which runs each request alone",
-                    expected="dynamic batching with max_batch_size 1 or more",
-                    hint=f"leave {field} out, or let the model batch",
-                )
-        return
-    if top < 1:
-        yield Problem(
-            "dynamic batching needs batches",
-            got=f"max_batch_size {top}",
-            expected="max_batch_size 1 or more (with 0 Triton runs each request alone)",
-            hint="switch dynamic batching off, or give a max_batch_size",
-        )
-    yield from rules.preferred_problems(list(knobs.preferred_batch_size), top, "preferred_batch_size")
-
-
-def _out_of_range(what: str, value: int, low: int, high: int, hint: str | None = None) -> Iterator[Problem]:
-    if not low <= value <= high:
-        yield Problem(f"{what} is out of range", got=str(value), expected=f"{low} to {high}", hint=hint)
 
 
 def _tensor_problems(signature: ModelSignature, max_batch_size: int) -> Iterator[Problem]:

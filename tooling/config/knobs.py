@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from tooling.config.proto import ModelConfig, pb
+from tooling.config.proto import ModelConfig, backend_of, pb
 from tooling.errors import UsageError, suggest
 from tooling.units import format_duration_us
 
@@ -59,11 +59,13 @@ def threads_key(backend: str) -> str | None:
 
 
 def _apply_threads(knobs: Knobs, current: Knobs, result: ModelConfig) -> None:
-    key = threads_key(result.backend)
+    key = threads_key(backend_of(result))
     if knobs.intra_op_threads == current.intra_op_threads:
         return
     if key is None:
-        raise UsageError("the backend has no setting for threads", got=f"`{result.backend}`", hint="leave threads out")
+        raise UsageError(
+            "the backend has no setting for threads", got=f"`{backend_of(result)}`", hint="leave threads out"
+        )
     if knobs.intra_op_threads is None:
         del result.parameters[key]
     else:
@@ -134,16 +136,16 @@ def read(config: ModelConfig) -> Knobs:
 
 
 def _read_threads(config: ModelConfig) -> int | None:
-    key = threads_key(config.backend)
+    key = threads_key(backend_of(config))
     if key is None or key not in config.parameters:
         return None
     text = config.parameters[key].string_value
-    if not re.fullmatch(r"-?\d+", text):
+    if not re.fullmatch(r"-?[0-9]{1,9}", text):
         raise UsageError(
             f"parameter `{key}` is not a number",
             where=config.name or None,
             got=f"`{text}`",
-            expected="a whole number, 0 or more (0: every core)",
+            expected="a whole number (0 or less: every core)",
         )
     return int(text)
 

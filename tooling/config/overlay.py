@@ -8,7 +8,7 @@ from typing import Any, Final
 from tooling.config.proto import ModelConfig
 from tooling.errors import Problem, UsageError, suggest
 from tooling.pbtxt.hints import unknown_field_hint
-from tooling.pbtxt.schema import INTEGER_RANGES, Field, Message, fields_of
+from tooling.pbtxt.schema import INTEGER_RANGES, Field, Message, enum_name, fields_of
 from tooling.units import parse_duration_us
 
 _BY_NAME: Final = ("input", "output")  # lists whose elements are told apart by their name: settings join what is there
@@ -159,8 +159,7 @@ def _integer(field: Field, value: Any) -> int:
 
 def _enum(field: Field, value: Any) -> int:
     names = field.enum_numbers
-    upper = str(value).upper()
-    found = [name for name in names if name == upper or name.endswith(f"_{upper}")]
-    if not isinstance(value, str) or not found:
-        raise _Wrong(", ".join(names), suggest(upper, names))
-    return names[found[0]]
+    meant = enum_name(field, value) if isinstance(value, str) else None
+    if meant is None:
+        raise _Wrong(", ".join(names), suggest(str(value).upper(), names))
+    return names[meant]

@@ -6,12 +6,14 @@ import importlib.util
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from tooling.errors import MissingError
 
 ModelConfig: TypeAlias = Any
 """A protobuf `inference.ModelConfig` message; the generated classes carry no types."""
+
+_OF_PLATFORM: Final = {"onnxruntime_onnx": "onnxruntime", "tensorrt_plan": "tensorrt", "pytorch_libtorch": "pytorch"}
 
 
 @cache
@@ -34,3 +36,8 @@ def pb() -> ModuleType:
         where="tritonclient.grpc.model_config_pb2",
         hint="reinstall tritune with its dependencies",
     )
+
+
+def backend_of(config: ModelConfig) -> str:
+    """The backend that serves a config, which older ones name by its platform; "" where it is left to Triton."""
+    return str(config.backend) or _OF_PLATFORM.get(config.platform, "")

@@ -57,7 +57,7 @@ def _bytes(config: ModelConfig) -> bytes:
 def origin(text: str) -> str | None:
     """`generated` or `measured` (with evidence) for a text as `render` wrote it, None for any other or edited text."""
     match = _STAMP.match(text)
-    if match is None or match[2] != _digest(text[match.end() :]):
+    if match is None or match[2] != _digest(text[match.end() :].replace("\r\n", "\n")):
         return None
     return match[1].lower()
 
@@ -76,4 +76,4 @@ def _field(config: ModelConfig, name: str) -> str:
 
 
 def _digest(body: str) -> str:
-    return hashlib.sha256(body.encode()).hexdigest()[:12]
+    return hashlib.sha256(body.encode("utf-8", "surrogateescape")).hexdigest()[:12]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tooling.config.proto import ModelConfig, pb
+from tooling.config.proto import ModelConfig, backend_of, pb
 from tooling.errors import Problem
 
 _CORRID_TYPES: Final = ("TYPE_UINT64", "TYPE_INT64", "TYPE_UINT32", "TYPE_INT32", "TYPE_STRING")
@@ -152,8 +152,8 @@ def _instance_problems(config: ModelConfig) -> Iterator[Problem]:
             yield Problem("a GPU has no negative number", where, str(list(group.gpus)))
         if group.count < 0:
             yield Problem("count is negative", where, str(group.count), "1 or more (0: Triton's default)")
-        if group.profile and config.backend != "tensorrt":
-            yield Problem("profile is for TensorRT plans only", where, f"backend {config.backend}")
+        if group.profile and backend_of(config) not in ("tensorrt", ""):
+            yield Problem("profile is for TensorRT plans only", where, f"backend {backend_of(config)}")
         for profile in group.profile:
             if not profile.isdecimal():
                 yield Problem("profile is the number of a profile", where, f"`{profile}`", "0 or more")

@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from tooling.config.proto import ModelConfig, pb
+from tooling.config.proto import ModelConfig, backend_of, pb
 from tooling.errors import Problem, suggest
 
 
@@ -41,8 +41,8 @@ def problems(config: ModelConfig, folder: Path | None) -> Iterator[Problem]:
         if tensor.format != pb().ModelInput.FORMAT_NONE and len(tensor.dims) != 3:
             got = f"{len(tensor.dims)} dims"
             yield Problem(f"input `{tensor.name}` has an image format", got=got, expected="3 dims")
-        if tensor.is_non_linear_format_io and config.backend != "tensorrt":
-            yield Problem(f"input `{tensor.name}`: non-linear formats are for TensorRT only", got=config.backend)
+        if tensor.is_non_linear_format_io and backend_of(config) not in ("tensorrt", ""):
+            yield Problem(f"input `{tensor.name}`: non-linear formats are for TensorRT only", got=backend_of(config))
     for tensor in config.output:
         if tensor.label_filename:
             yield from _label_problems(tensor, folder)

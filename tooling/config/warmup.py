@@ -62,7 +62,7 @@ def parse_samples(texts: Iterable[str]) -> tuple[Sample, ...]:
 
 
 def add_samples(config: ModelConfig, samples: tuple[Sample, ...], tokenizer: Path | None) -> Mapping[str, bytes]:
-    """Add the samples to `config`; returns the files they need, by their name below `warmup/`.
+    """Add the samples to `config`, in the place of those of their names; returns their files, by name in `warmup/`.
 
     Token ids come from the tokenizer in `tokenizer`, masks are ones, all else zeros. Raises UsageError for a batch or a
     length that the model does not take, and without a tokenizer where ids are needed.
@@ -82,8 +82,12 @@ def add_samples(config: ModelConfig, samples: tuple[Sample, ...], tokenizer: Pat
     problems = [p for sample in samples for p in _sample_problems(config, sample, specs, limit)]
     if problems:
         raise UsageError(problems=problems)
-    for sample in samples:
-        warmup = config.model_warmup.add(name=f"{sample.batch}x{sample.length}", batch_size=sample.batch)
+    named = {f"{sample.batch}x{sample.length}": sample for sample in samples}
+    kept = [warmup for warmup in config.model_warmup if warmup.name not in named]
+    del config.model_warmup[:]
+    config.model_warmup.extend(kept)
+    for name, sample in named.items():
+        warmup = config.model_warmup.add(name=name, batch_size=sample.batch)
         for spec in specs:
             shape = _shape(spec, sample, batching=config.max_batch_size > 0)
             tensor = warmup.inputs[spec.name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tooling.errors import suggest
-from tooling.pbtxt.schema import Descriptor, Field, fields_of
+from tooling.pbtxt.schema import Descriptor, Field, enum_name, fields_of
 
 _CHARACTERS = (
     (b"\xef\xbb\xbf", "a byte order mark: save the file as UTF-8 without it"),
@@ -60,10 +60,9 @@ def unknown_field_hint(name: str, descriptor: Descriptor, root: Descriptor) -> s
 
 def enum_hint(name: str, field: Field) -> str | None:
     """The enum value that was meant: `FP32` and `type_fp32` are `TYPE_FP32`."""
-    known = field.enum_numbers
-    for candidate in known:
-        if candidate.endswith(f"_{name.upper()}") or candidate == name.upper():
-            return f"did you mean `{candidate}`?"
+    meant, known = enum_name(field, name), field.enum_numbers
+    if meant:
+        return f"did you mean `{meant}`?"
     return suggest(name, known) or f"one of {', '.join(known)}"
 
 

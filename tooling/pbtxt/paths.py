@@ -13,17 +13,21 @@ from tooling.pbtxt.message import fill
 from tooling.pbtxt.parser import parse
 from tooling.pbtxt.printer import escape
 from tooling.pbtxt.scalars import unescape
-from tooling.pbtxt.schema import INTEGER_RANGES, Descriptor, Field, Message, fields_of, new_message
+from tooling.pbtxt.schema import INTEGER_RANGES, Descriptor, Field, Message, enum_name, fields_of, new_message
+from tooling.units import parse_duration_us
 
 _STEP = re.compile(
-    r"""(?P<name>[A-Za-z_]\w*)|\[(?:(?P<index>[0-9]{1,20})|(?P<key>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'))\]"""
+    r"""(?P<name>[A-Za-z_]\w*)|\[(?:(?P<index>[0-9]{1,20})|(?P<word>[^\]\["']+)"""
+    r"""|(?P<key>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'))\]"""
 )
-_SYNTAX = 'path=value, path+=value or -path, with a path such as `input[0].dims` or `parameters["key"].string_value`'
+_SYNTAX = (
+    "path=value, path+=value or -path, with a path such as `input[0].dims`, `input[ids].dims` or `parameters[key]`"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A field name and what selects one of its values: an index, a quoted key, or nothing."""
+    """A field name and what selects one of its values: an index, a key or name, or nothing."""
 
     name: str
     selector: int | str | None
@@ -40,9 +44,10 @@ class _Assignment:
 def apply(config: Message, assignments: Iterable[str]) -> Message:
     """A copy of the message with every assignment made, in order.
 
-    `path=value` sets, `path+=value` appends to a list or adds to a map, `-path` clears. A value is written as in a
-    config: `8`, `true`, `KIND_CPU`, `[1, 2]`, `{ count: 2 }`; a string may stand without quotes. Raises UsageError
-    with the problems of all assignments.
+    `path=value` sets, `path+=value` appends to a list or adds to a map, `-path` clears. An element of a list is found
+    by its index or its name, and comes into being behind the last one. A value is written as in a config: `8`, `true`,
+    `KIND_CPU`, `[1, 2]`, `{ count: 2 }`; a string may stand without quotes, an enum value without its prefix, a time
+    with its unit, and a plain value for a parameter's text. Raises UsageError with the problems of all assignments.
     """
     result = type(config)()
     result.CopyFrom(config)
@@ -67,11 +72,12 @@ def _parse(text: str) -> _Assignment:
     offset = int(clears)
     steps: list[_Step] = []
     while found := _STEP.match(text, offset):
-        name, index, key = found.group("name", "index", "key")
+        name, index, word, key = found.group("name", "index", "word", "key")
         if name is not None:
             steps.append(_Step(name, None, found[0]))
         elif steps and steps[-1].selector is None:
-            selector = int(index) if index is not None else unescape(key.encode()).decode("utf-8", "replace")
+            quoted = unescape(key.encode()).decode("utf-8", "replace") if key is not None else word
+            selector = int(index) if index is not None else quoted
             steps[-1] = _Step(steps[-1].name, selector, steps[-1].text + found[0])
         else:
             break
@@ -109,9 +115,10 @@ def _assign(message: Message, assignment: _Assignment) -> None:
 
 def _assign_one(message: Message, field: Field, step: _Step, assignment: _Assignment) -> None:
     """Set, or take out, one element of a list or one key of a map."""
-    target, selector = getattr(message, field.name), _selector(message, field, step)
+    clears = assignment.operator == "-"
+    target, selector = getattr(message, field.name), _selector(message, field, step, clears=clears)
     exists = selector in target if field.is_map else True
-    if assignment.operator == "-":
+    if clears:
         if not exists:
             raise _no_such_key(field, target, step)
         del target[selector]
@@ -119,18 +126,29 @@ def _assign_one(message: Message, field: Field, step: _Step, assignment: _Assign
     if assignment.operator == "+=":
         raise UsageError(f"`{step.text}` is one value", got="+=", expected=f"= here, or += on `{field.name}`")
     if field.is_map:
-        value_field = _map_fields(field)["value"]
-        entry = _read(new_message(field.message), value_field, assignment.value)
-        value = entry.value
+        value = _map_value(field, assignment.value)
     else:
         values = getattr(_read(message, field, assignment.value), field.name)
         if len(values) != 1:
             raise UsageError(f"`{step.text}` is one value", got=f"{len(values)} values", expected="one value")
         value = values[0]
+        if selector == len(target):
+            target.append(value)
+            return
     if hasattr(value, "DESCRIPTOR"):
         target[selector].CopyFrom(value)
     else:
         target[selector] = value
+
+
+def _map_value(field: Field, text: str) -> Any:
+    """The value of a map's key; a plain one is the text of a parameter."""
+    inner = _map_fields(field)["value"]
+    owner = new_message(field.message)
+    if inner.message is None or inner.message.name != "ModelParameter" or text[:1] in ("{", "<"):
+        return _read(owner, inner, text).value
+    owner.value.CopyFrom(_read(owner.value, fields_of(inner.message)["string_value"], text))
+    return owner.value
 
 
 def _field(owner: Descriptor, name: str, root: Descriptor) -> Field:
@@ -144,7 +162,7 @@ def _field(owner: Descriptor, name: str, root: Descriptor) -> Field:
 
 
 def _descend(message: Message, field: Field, step: _Step, *, clears: bool) -> Message:
-    """The message that a step leads to; a missing map key comes into being unless something is to be cleared."""
+    """The message that a step leads to; a key or a next element comes into being unless something is to be cleared."""
     inner = _map_fields(field)["value"] if field.is_map else field
     if inner.message is None:
         raise UsageError(f"`{step.text}` is a value of type {inner.kind}", expected="the end of the path")
@@ -156,35 +174,48 @@ def _descend(message: Message, field: Field, step: _Step, *, clears: bool) -> Me
     if step.selector is None:
         example = f'{field.name}["key"]' if field.is_map else f"{field.name}[0]"
         raise UsageError(f"`{field.name}` holds several values", expected=f"one of them, such as `{example}`")
-    selector = _selector(message, field, step)
+    selector = _selector(message, field, step, clears=clears)
     if field.is_map and clears and selector not in target:
         raise _no_such_key(field, target, step)
-    return target[selector]
+    return target.add() if not field.is_map and selector == len(target) else target[selector]
 
 
-def _selector(message: Message, field: Field, step: _Step) -> int | str:
+def _selector(message: Message, field: Field, step: _Step, *, clears: bool) -> int | str:
     """The index or key of a step, of the type the field wants."""
     selector = step.selector
     assert selector is not None  # callers look first
     if not field.repeated:
         raise UsageError(f"`{field.name}` is no list", got=f"`{step.text}`", expected=f"`{field.name}`")
     if not field.is_map:
-        length = len(getattr(message, field.name))
-        if isinstance(selector, str) or selector >= length:
-            expected = f"an index from 0 to {length - 1}" if length else "a list with elements"
-            raise UsageError(
-                f"`{field.name}` has {length} element{'s' * (length != 1)}",
-                got=f"`{step.text}`",
-                expected=expected,
-                hint=f"append with `{field.name}+=…`",
-            )
-        return selector
+        return _index(getattr(message, field.name), field, step, clears=clears)
     if _map_fields(field)["key"].kind == "string":
         return str(selector)
     low, high = INTEGER_RANGES[_map_fields(field)["key"].kind]
     if not re.fullmatch("[0-9]{1,20}", str(selector)) or not low <= int(selector) <= high:
         raise UsageError(f"the keys of `{field.name}` are numbers", got=f"`{step.text}`", expected=f"{low} to {high}")
     return int(selector)
+
+
+def _index(elements: Any, field: Field, step: _Step, *, clears: bool) -> int:
+    """Where in a list a step leads: by its index, which may be the next free one, or by the name of an element."""
+    count = len(elements)
+    last = count - 1 if clears else count
+    if isinstance(step.selector, int):
+        if step.selector <= last:
+            return step.selector
+        expected = f"an index from 0 to {last}" if last >= 0 else "a list with elements"
+    else:
+        names = [element.name for element in elements if field.message and "name" in fields_of(field.message)]
+        if step.selector in names:
+            return names.index(step.selector)
+        known = ", ".join(f"`{name}`" for name in names)
+        expected = f"one of {known}, or an index" if known else "an index"
+    raise UsageError(
+        f"`{field.name}` has no such element",
+        got=f"`{step.text}`",
+        expected=expected,
+        hint=f"append with `{field.name}+=…`",
+    )
 
 
 def _map_fields(field: Field) -> Any:
@@ -199,9 +230,7 @@ def _no_such_key(field: Field, target: Any, step: _Step) -> UsageError:
 def _read(owner: Message, field: Field, value: str) -> Message:
     """A new message of the owner's type in which only `field` is set, to what `value` spells."""
     part = type(owner)()
-    text = value
-    if field.kind == "string" and value[:1] not in ('"', "'") and not (field.repeated and value[:1] == "["):
-        text = f'"{escape(value)}"'
+    text = _spelled(field, value)
     document = parse(f"{field.name}: {text}".encode(), owner.DESCRIPTOR)
     faults = document.faults
     if not faults and [entry.field.name for entry in document.root.entries] == [field.name]:
@@ -214,6 +243,17 @@ def _read(owner: Message, field: Field, value: str) -> Message:
         ]
         or [Problem("more than one value", got=f"`{value}`", expected=_expected(field))]
     )
+
+
+def _spelled(field: Field, value: str) -> str:
+    """A value as a config has it: strings in quotes, whole names of enum values, times in microseconds."""
+    if field.kind == "string" and value[:1] not in ('"', "'") and not (field.repeated and value[:1] == "["):
+        return f'"{escape(value)}"'
+    if field.kind == "enum":
+        return enum_name(field, value) or value
+    if field.name.endswith("_microseconds") and value[-1:].isalpha():
+        return str(parse_duration_us(value))
+    return value
 
 
 def _expected(field: Field) -> str:

@@ -58,6 +58,12 @@ def fields_of(descriptor: Descriptor) -> Mapping[str, Field]:
     return MappingProxyType({field.name: _field(field, descriptor) for field in descriptor.fields})
 
 
+def enum_name(field: Field, text: str) -> str | None:
+    """The enum value that is meant, in any case and with or without its prefix: `gpu` is KIND_GPU."""
+    upper = text.upper()
+    return next((name for name in field.enum_numbers if name == upper or name.endswith(f"_{upper}")), None)
+
+
 def new_message(descriptor: Descriptor) -> Message:
     """An empty message of a type; for a map field's type an entry with `key` and `value`."""
     from google.protobuf.message_factory import GetMessageClass

@@ -61,7 +61,8 @@ class Runtime:
         it. So KIND_AUTO means CPU here, and KIND_GPU is refused in Triton's own words.
         """
         env = _inherited() | {"CUDA_VISIBLE_DEVICES": ""}
-        env["PATH"] = os.pathsep.join([str(self.python.parent), env.get("PATH", os.defpath)])
+        searched = [str(self.python.parent), env.get("PATH", ""), os.defpath]  # the stub is started by a shell
+        env["PATH"] = os.pathsep.join(filter(None, searched))
         return _with_libraries(env, *self.libraries)
 
     def perf_analyzer_env(self) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
@@ -85,6 +86,8 @@ class Workspace:
 
 
 def _is_model(directory: Path) -> bool:
+    if not os.access(directory, os.R_OK | os.X_OK):  # such as lost+found of a volume
+        return False
     files = [directory / CONFIG_FILE, *(directory.glob("configs/*.pbtxt"))]
     versions = [entry for entry in directory.iterdir() if entry.name.isdecimal()]
     return any(path.exists() for path in [*files, *(version / name for version in versions for name in _MODEL_FILES)])

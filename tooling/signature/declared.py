@@ -19,6 +19,10 @@ DATA_TYPES: Final = (
 _SYNTAX: Final = "NAME:TYPE:DIMS with the full shape, such as `input_ids:INT64:-1,-1` (-1: any length, batch first)"
 
 
+class TensorsMissing(UsageError):
+    """The file does not say what the model takes and gives, and nobody else did."""
+
+
 @dataclass(frozen=True, slots=True)
 class Declared:
     """Inputs and outputs given by hand; empty where the file is to say them."""
@@ -77,12 +81,12 @@ def data_type(name: str, where: object) -> str:
 
 
 def need_declared(path: Path, declared: Declared, why: str) -> None:
-    """Raise UsageError unless both inputs and outputs are given by hand; `why` says what the file leaves open."""
+    """Raise TensorsMissing unless both inputs and outputs are given by hand; `why` says what the file leaves open."""
     missing = [
         option for option, given in (("--input", declared.inputs), ("--output-tensor", declared.outputs)) if not given
     ]
     if missing:
-        raise UsageError(
+        raise TensorsMissing(
             why,
             where=path,
             got=f"no {' and no '.join(missing)}",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tooling.errors import Problem, UsageError
+from tooling.signature.onnx_session import session_outputs
 from tooling.signature.onnx_wire import skeleton, unusable
 from tooling.signature.spec import ModelSignature, TensorSpec
 
@@ -35,7 +36,8 @@ def read_onnx(path: Path) -> ModelSignature:
     """The inputs and outputs of an ONNX file; weights are neither read nor held.
 
     Triton compares output dims exactly with what ONNX Runtime reports: the declared shape merged with the inferred one
-    (a declared symbol that inference knows to be 384 is 384). So shape inference runs here too.
+    (a declared symbol that inference knows to be 384 is 384). So shape inference runs here too, and what it leaves open
+    a session says, where ONNX Runtime is installed: its optimiser may know more.
     Raises UsageError for a file that is not a whole ONNX model or has tensors that Triton cannot serve, all at once.
     """
     from google.protobuf.message import DecodeError
@@ -83,7 +85,7 @@ def parse_onnx(path: Path) -> Any:
 
 
 def _session_outputs(path: Path, model: Any) -> tuple[TensorSpec, ...]:
-    """Declared outputs merged with inferred ones; `model` is used up: its declared outputs are dropped."""
+    """Declared and inferred shapes merged; where they leave an axis open, as a session sees it. `model` is used up."""
     from onnx import shape_inference
 
     declared = list(model.graph.output)
@@ -96,7 +98,13 @@ def _session_outputs(path: Path, model: Any) -> tuple[TensorSpec, ...]:
         raise UsageError("the ONNX graph contradicts itself", where=path, got=str(error)) from error
     typed = [a if a.HasField("type") else b for a, b in zip(declared, inferred, strict=True)]
     _refuse_types(path, "output", typed)
-    shapes = [_merge(_shape(a), _shape(b)) for a, b in zip(declared, inferred, strict=True)]
+    merged = [_merge(_shape(a), _shape(b)) for a, b in zip(declared, inferred, strict=True)]
+    shapes = merged
+    if _leaves_open(model, inferred):
+        del model.graph.output[:]
+        model.graph.output.extend(declared)
+        seen = session_outputs(path, model)
+        shapes = [seen.get(value.name, shape) for value, shape in zip(declared, merged, strict=True)]
     unknown = [
         Problem(
             f"the shape of output `{value.name}` is not known",
@@ -111,6 +119,17 @@ def _session_outputs(path: Path, model: Any) -> tuple[TensorSpec, ...]:
     if unknown:
         raise UsageError(problems=unknown)
     return tuple(_spec(value, shape or ()) for value, shape in zip(typed, shapes, strict=True))
+
+
+def _leaves_open(model: Any, outputs: Iterable[Any]) -> bool:
+    """Whether inference does not know an axis of an output: neither its length nor the input that it comes from."""
+    axes = [dim for value in model.graph.input for dim in value.type.tensor_type.shape.dim]
+    known = {dim.dim_param for dim in axes if dim.dim_param}
+    return any(
+        _shape(value) is None
+        or any(not dim.HasField("dim_value") and dim.dim_param not in known for dim in value.type.tensor_type.shape.dim)
+        for value in outputs
+    )
 
 
 def _merge(declared: _Shape, inferred: _Shape) -> _Shape:

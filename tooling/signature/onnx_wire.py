@@ -29,6 +29,8 @@ def skeleton(path: Path) -> bytes:
     Raises UsageError for a file that is missing, empty, truncated or no protobuf at all.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise unusable(path, "a directory" if path.is_dir() else "a device or a pipe", hint="name a file")
         with path.open("rb") as file:
             if file.seek(0, 2) == 0:
                 raise unusable(path, "the file is empty")

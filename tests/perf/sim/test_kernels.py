@@ -48,6 +48,7 @@ services = st.builds(
     st.sampled_from([0.0, 0.3]),
     spread=st.sampled_from([(), (0.5, 1.0, 3.0)]),
     slowdown=st.sampled_from([(), (1.0, 1.7), (1.0, 1.0, 2.5)]),
+    spin=st.sampled_from([1.0, 1.6]),
 )
 stages = st.lists(st.builds(Stage, configs(), services), min_size=1, max_size=2)
 machines = st.builds(

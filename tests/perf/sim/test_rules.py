@@ -187,6 +187,16 @@ def test_lengths_that_never_share_a_batch_saturate_early() -> None:
     assert apart.p99_us > 50 * equal.p99_us
 
 
+def test_a_spinning_batcher_slows_executions() -> None:
+    """Two instances, five clients, two lengths in turn: the batcher spins all the time, with three clients never."""
+    slow = ServiceModel.linear(10, spin=1.8)
+    for clients, factor in ((3, 1.0), (5, 1.8)):
+        config = BatcherConfig(8, instance_count=2, shape_checked=True)
+        arrivals = Arrivals.closed(clients, 2_000, lengths=(1, 2))
+        rate = simulate(config, arrivals, slow, warm_up=100).throughput_rps
+        assert rate == pytest.approx(200 / factor, rel=0.02)
+
+
 def test_a_queue_policy_stalls_the_server() -> None:
     """60 requests at once, 20 ms each: the server took 18.1 s with 35 stalls in 59 gaps, 1.29 s without a policy."""
     arrivals = Arrivals.at([0.0] * 60)

@@ -1,0 +1,277 @@
+"""Measure the service curve of a model on the embedded server: short runs of batches made by the client. Layer: above
+curve and client.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from perf.client import Exchange, Integers, closed_loop, encode
+from perf.curve import Batch, CurveRun, ServiceCurve, Setting, relative_error
+from perf.grid import Grid, instances_in_effect, splits, threads_in_effect
+from perf.input_data import batch_tensors
+from perf.lengths import traffic_lengths
+from perf.process import ForeignLoad
+from perf.provenance import host_facts, sha256
+from tooling.config.knobs import apply, read
+from tooling.errors import ExternalError, UsageError
+from tooling.releases import current_release
+from tooling.repository import locate_model, read_config, usable_cores
+from tooling.server import EmbeddedServer
+from tooling.signature.onnx_file import read_onnx
+
+if TYPE_CHECKING:
+    from tooling.config.proto import ModelConfig
+    from tooling.console import Console
+    from tooling.runtime import Runtime
+    from tooling.signature.spec import ModelSignature
+
+RUN_S = 0.2
+LEAST_PER_CLIENT = 4
+LEAST_ROUNDS, MOST_ROUNDS = 3, 12
+WIDE = 0.05
+"""A point is measured again while twice its standard error is a larger share of it."""
+_STATS_S = 2.0
+_COMPUTE = ("compute_input", "compute_infer", "compute_output")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRequest:
+    """What to measure. Empty: the instances and threads that `tritune tune` would try (the rest of `grid` plays no
+    part), rows up to the largest batch, and the shortest, middle and longest of `traffic`, which is itself by default
+    that of real sentences."""
+
+    model_dir: Path
+    grid: Grid = field(default_factory=Grid)
+    rows: tuple[int, ...] = ()
+    lengths: tuple[int, ...] = ()
+    traffic: tuple[int, ...] = ()
+    tokenizer_dir: Path | None = None
+    vocab_size: int | None = None
+    budget_s: float = 90
+
+
+class _Load(NamedTuple):
+    """What a run puts on the server."""
+
+    clients: int
+    rows: int
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    name: str
+    config: ModelConfig
+    settings: tuple[Setting, ...]
+    rows: tuple[int, ...]
+    lengths: tuple[int, ...]
+    traffic: tuple[int, ...]
+    signature: ModelSignature
+
+    def loads(self, instances: int) -> Iterator[_Load]:
+        """The points alone, some of them beside each other, and crowds: of whole batches, of rows to be merged, and of
+        two lengths in turn, for which the batcher always spins with one client more than twice the instances."""
+        yield from (_Load(1, rows, (length,)) for rows in self.rows for length in self.lengths)
+        for clients in _doubling(instances):
+            yield from {_Load(clients, r, (n,)) for r, n in zip(_three(self.rows), _three(self.lengths), strict=True)}
+        most = self.rows[-1]
+        yield _Load(2 * instances, most, self.lengths[:1])
+        if most > 1:
+            yield _Load(2 * instances * most, 1, self.lengths[:1])
+            if len(self.lengths) > 1:
+                yield _Load(2 * instances + 1, 1, self.lengths[:2])
+
+
+def profile(request: ProfileRequest, *, runtime: Runtime, console: Console) -> ServiceCurve:
+    """Measure on one embedded server; each setting is loaded once.
+
+    Each point has runs of 0.2 s or four requests a client, in at least three rounds and then while its interval is
+    wide, as far as `budget_s` allows. Raises UsageError for a model that cannot be profiled, Refused and ExternalError
+    as the server does.
+    """
+    plan = _plan(request)
+    started, begin = datetime.now(timezone.utc), time.monotonic()
+    cpu_s = time.process_time()
+    runs: list[CurveRun] = []
+    with EmbeddedServer(request.model_dir.absolute().parent, runtime) as server:
+        foreign = ForeignLoad(server.pid)
+        bench = _Bench(server, plan, request)
+        with console.progress("profile", len(plan.settings) * MOST_ROUNDS) as progress:
+            for place, setting in enumerate(plan.settings, start=1):
+                until = begin + request.budget_s * place / len(plan.settings)
+                for number, found in enumerate(bench.rounds(setting, until), start=1):
+                    runs += found
+                    progress.step(f"{setting}, round {number}: {len(found)} points")
+                progress.step(f"{setting}: done", MOST_ROUNDS - number)
+        others = foreign.cores(time.process_time() - cpu_s)
+    release = current_release()
+    source = locate_model(request.model_dir)
+    return ServiceCurve(
+        tool={"tritune": version("tritune")},
+        server={"tritonserver": release.tritonserver, "onnxruntime": release.onnxruntime},
+        host=host_facts(),
+        model={"name": plan.name, "sha256": sha256(source.file)},
+        started=started.isoformat(timespec="seconds"),
+        wall_s=round(time.monotonic() - begin, 1),
+        foreign_cores=others,
+        lengths=plan.traffic or (1,),
+        runs=tuple(runs),
+    )
+
+
+class _Bench:
+    """Runs on one server, with requests that are encoded once."""
+
+    def __init__(self, server: EmbeddedServer, plan: _Plan, request: ProfileRequest) -> None:
+        self._server, self._plan = server, plan
+        batching = plan.config.max_batch_size > 0
+        types = {spec.name: spec.data_type for spec in plan.signature.inputs}
+        tokenizer = request.tokenizer_dir or request.model_dir / "tokenizer"
+        self._requests = {
+            (rows, length): encode(
+                plan.name,
+                batch_tensors(
+                    plan.signature, rows, length, tokenizer, batching=batching, vocab_size=request.vocab_size
+                ),
+                types,
+            )
+            for rows in plan.rows
+            for length in plan.lengths
+        }
+
+    def rounds(self, setting: Setting, until: float) -> Iterator[list[CurveRun]]:
+        """Load, warm up, and go round the points; after the least rounds only round those that are wide."""
+        plan = self._plan
+        knobs = replace(read(plan.config), instance_count=setting.instances, intra_op_threads=setting.threads)
+        self._server.load(plan.name, apply(knobs, plan.config))
+        pending = list(plan.loads(setting.instances))
+        for load in pending:
+            self._exchange(load._replace(clients=max(load.clients, setting.instances)), 0, 1)
+        runs: list[CurveRun] = []
+        for number in range(1, MOST_ROUNDS + 1):
+            found = [self._run(setting, load) for load in pending]
+            yield found
+            runs += found
+            if number >= LEAST_ROUNDS:
+                pending = [load for load in pending if _wide(runs, load)]
+            if not pending or (number > 1 and time.monotonic() >= until):
+                return
+
+    def _run(self, setting: Setting, load: _Load) -> CurveRun:
+        before = self._batches()
+        sent_ns, latency_ns, _ = self._exchange(load, RUN_S, LEAST_PER_CLIENT)
+        after = self._settled(before, len(sent_ns) * load.rows)
+        batches = [
+            Batch(rows=rows, executions=count, compute_us=spent_ns / count / 1e3)
+            for rows, (count, spent_ns) in sorted(_since(before, after).items())
+        ]
+        return CurveRun(
+            threads=setting.threads,
+            instances=setting.instances,
+            clients=load.clients,
+            rows=load.rows,
+            lengths=load.lengths,
+            sent_us=_us(sent_ns),
+            latency_us=_us(latency_ns),
+            batches=tuple(batches),
+        )
+
+    def _exchange(self, load: _Load, seconds: float, least: int) -> Exchange:
+        requests = [self._requests[load.rows, length] for length in load.lengths]
+        return closed_loop(
+            self._server.http_url, requests, clients=load.clients, seconds=seconds, least=least * load.clients
+        )
+
+    def _batches(self) -> dict[int, tuple[int, int]]:
+        """Executions by rows so far, and the ns they took."""
+        sizes = self._server.stats(self._plan.name).get("batch_stats", [])
+        return {
+            int(size["batch_size"]): (
+                int(size["compute_infer"]["count"]),
+                sum(int(size[part]["ns"]) for part in _COMPUTE),
+            )
+            for size in sizes
+        }
+
+    def _settled(self, before: dict[int, tuple[int, int]], rows: int) -> dict[int, tuple[int, int]]:
+        """The executions once all `rows` are counted: Triton counts an execution after its answers."""
+        deadline = time.monotonic() + _STATS_S
+        while True:
+            after = self._batches()
+            if sum(size * count for size, (count, _) in _since(before, after).items()) >= rows:
+                return after
+            if time.monotonic() > deadline:
+                raise ExternalError("Triton does not count what it executed", where=self._plan.name)
+            time.sleep(0.005)
+
+
+def _since(before: dict[int, tuple[int, int]], after: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    changes = {}
+    for rows, (count, spent) in after.items():
+        then_count, then_spent = before.get(rows, (0, 0))
+        if count > then_count:
+            changes[rows] = count - then_count, spent - then_spent
+    return changes
+
+
+def _us(times_ns: Integers) -> tuple[float, ...]:
+    return tuple((times_ns / 1e3).round(1).tolist())
+
+
+def _wide(runs: Sequence[CurveRun], load: _Load) -> bool:
+    return relative_error([r.compute_us for r in runs if (r.clients, r.rows, r.lengths) == load]) > WIDE
+
+
+def _plan(request: ProfileRequest) -> _Plan:
+    source = locate_model(request.model_dir)
+    if source.model_dir is None:
+        raise UsageError("not a model directory", where=request.model_dir, expected="REPO/NAME with 1/model.onnx in it")
+    config, signature = read_config(source.model_dir), read_onnx(source.file)
+    knobs, cores = read(config), usable_cores()
+    here = (instances_in_effect(knobs), threads_in_effect(knobs, cores))
+    most = config.max_batch_size
+    rows = request.rows or _three(range(1, max(most, 1) + 1))
+    if max(rows) > max(most, 1):
+        raise UsageError(
+            "more rows than the model takes",
+            where=source.model_dir,
+            got=max(rows),
+            expected=f"at most its max_batch_size of {most}",
+        )
+    tokenizer = request.tokenizer_dir or source.model_dir / "tokenizer"
+    traffic = traffic_lengths(request.traffic, signature, tokenizer, batching=most > 0)
+    return _Plan(
+        source.name,
+        _plain(config),
+        tuple(Setting(*split) for split in sorted(set(splits(request.grid, here, cores)))),
+        tuple(sorted(set(rows))),
+        tuple(sorted(set(request.lengths or _three(sorted(traffic) or (1,))))),
+        traffic,
+        signature,
+    )
+
+
+def _plain(config: ModelConfig) -> ModelConfig:
+    """`config` with nothing in its batcher that makes a request wait: no delay, preferred sizes or queue policy."""
+    knobs = read(config)
+    none = apply(replace(knobs, dynamic_batching=False, preferred_batch_size=(), max_queue_delay_us=0), config)
+    if config.max_batch_size == 0:
+        return none
+    return apply(replace(read(none), dynamic_batching=True), none)
+
+
+def _three(values: Sequence[int]) -> tuple[int, ...]:
+    """First, middle and last."""
+    return values[0], values[len(values) // 2], values[-1]
+
+
+def _doubling(most: int) -> tuple[int, ...]:
+    """2, 4, 8 … up to `most`, and that."""
+    return tuple(sorted({2**n for n in range(1, most.bit_length()) if 2**n < most} | ({most} if most > 1 else set())))

@@ -1,0 +1,209 @@
+"""What would happen under other settings, loads and lengths, by simulation on a measured curve. Layer: above curve and
+buckets, pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from perf.buckets import BucketPlan, judge, plan_buckets
+from perf.curve import Series, ServiceCurve, Setting
+from perf.grid import Grid, instances_in_effect, threads_in_effect
+from perf.sim import Arrivals, BatcherConfig, Prediction, simulate
+from tooling.config.knobs import Knobs, apply, describe, read, to_dict
+from tooling.console import table
+
+if TYPE_CHECKING:
+    from perf.workload import Workload
+    from tooling.config.proto import ModelConfig
+
+REQUESTS = 20_000
+_WARM_UP = 1_000
+_MANY_FOREIGN_CORES = 0.3
+_BEHIND = 0.97
+"""A server that answers less than this share of what is sent falls behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A config and the traffic to play on it; `burst` requests come at a time where the rate is constant."""
+
+    config: ModelConfig
+    curve: ServiceCurve
+    workload: Workload
+    burst: int = 1
+    requests: int = REQUESTS
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths asked for, else those that the curve was made for."""
+        return self.workload.lengths or self.curve.lengths
+
+    def arrivals(self) -> Arrivals:
+        workload = self.workload.model_copy(update={"lengths": self.lengths})
+        rate = workload.request_rate
+        if rate and self.burst > 1:
+            return Arrivals.constant(rate, self.requests, burst=self.burst, lengths=self.lengths)
+        return Arrivals.of(workload, self.requests)
+
+    def __str__(self) -> str:
+        bursts = f" in bursts of {self.burst}" if self.burst > 1 else ""
+        low, high = min(self.lengths), max(self.lengths)
+        spread = f", length {low}" if low == high else f", lengths {low}–{high}"
+        return f"{self.workload}{bursts}{spread if high > 1 else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is predicted for one setting, and whether it falls behind the rate: latencies then only tell how long the
+    simulated run was."""
+
+    label: str
+    details: dict[str, Any]
+    prediction: Prediction
+    saturated: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"setting": self.label, **self.details, "saturated": self.saturated, **self.prediction.to_dict()}
+
+    def row(self) -> list[str]:
+        p = self.prediction
+        times = ["saturated"] * 4 if self.saturated else [_ms(us) for us in (p.avg_us, p.p50_us, p.p90_us, p.p99_us)]
+        busy = f"{p.stages[0].utilisation:.0%}"
+        return [self.label, f"{p.throughput_rps:.1f}", *times, f"{p.mean_batch or 0:.2f}", busy]
+
+
+HEADER = ["predicted", "requests/s", "avg ms", "p50 ms", "p90 ms", "p99 ms", "mean batch", "busy"]
+
+
+def settings(question: Question, grid: Grid, preferred: tuple[int, ...] | None = None) -> tuple[Knobs, ...]:
+    """Every combination of the values asked for, after the config as it is where the curve holds that."""
+    base = read(question.config)
+    asked = product(
+        grid.instances or (base.instance_count,),
+        grid.threads or (base.intra_op_threads,),
+        grid.max_batch_sizes or (base.max_batch_size,),
+        grid.delays_us or (base.max_queue_delay_us,),
+    )
+    found = [base] if _setting(question, base) in question.curve.settings else []
+    for instances, threads, size, delay in asked:
+        sizes = base.preferred_batch_size if preferred is None else preferred
+        knobs = replace(
+            base,
+            instance_count=instances,
+            intra_op_threads=threads,
+            max_batch_size=size,
+            dynamic_batching=size > 0,
+            preferred_batch_size=tuple(p for p in sizes if p <= size),
+            max_queue_delay_us=delay if size else 0,
+        )
+        found.append(knobs)
+    return tuple(dict.fromkeys(found))
+
+
+def what_if(question: Question, tries: Sequence[Knobs], *, seed: int = 0) -> tuple[Answer, ...]:
+    """A prediction for each setting. Raises UsageError for one that was not measured or that is not simulated."""
+    found = []
+    for knobs in tries:
+        series, batcher = _series(question, knobs)
+        prediction = simulate(
+            batcher, question.arrivals(), series.service(), machine=series.machine(), warm_up=_warm(question), seed=seed
+        )
+        found.append(Answer(describe(knobs), {"knobs": to_dict(knobs)}, prediction, _behind(question, prediction)))
+    return tuple(found)
+
+
+def with_buckets(
+    question: Question, knobs: Knobs, most: int, *, seed: int = 0
+) -> tuple[tuple[BucketPlan, Answer], ...]:
+    """The best edges for each number of buckets up to `most`, and free lengths last, each played on the traffic."""
+    series, batcher = _series(question, knobs)
+    service = series.service()
+    plans = plan_buckets(
+        Counter(question.lengths),
+        service,
+        max_batch_size=max(1, batcher.max_batch_size),
+        instances=batcher.instance_count,
+        max_edges=most,
+    )
+    found = []
+    for plan in plans:
+        prediction = judge(
+            plan, batcher, question.arrivals(), service, machine=series.machine(), warm_up=_warm(question), seed=seed
+        )
+        found.append((plan, Answer(_label(plan), {}, prediction, _behind(question, prediction))))
+    return tuple(found)
+
+
+def caveats(question: Question, tries: Sequence[Knobs]) -> Iterator[str]:
+    """What makes these predictions less certain."""
+    lengths, batch = question.lengths, max(k.max_batch_size for k in tries)
+    for setting in sorted({_setting(question, k) for k in tries}):
+        series = question.curve.of(setting)
+        rows, measured = ({point[axis] for point in series.points} for axis in (0, 1))
+        if len(measured) > 1 and not min(measured) <= min(lengths) <= max(lengths) <= max(measured):
+            yield f"lengths {min(lengths)}–{max(lengths)} reach beyond the measured {min(measured)}–{max(measured)}"
+        if batch > max(rows):
+            yield f"batches of {batch} reach beyond the measured {max(rows)} rows"
+        if not series.fit.good:
+            yield (
+                f"with {setting} no simple law fits the curve (off by {series.fit.worst:.0%}): "
+                "profile again on a quiet machine, or with more --rows and --lengths"
+            )
+    others = question.curve.foreign_cores or 0
+    if others > _MANY_FOREIGN_CORES:
+        yield f"other programs used {others:.1f} cores while the curve was measured"
+    if not BatcherConfig.from_model_config(question.config).prefetch:
+        yield "Triton can stall for up to 500 ms with this queue policy or priorities; that is not predicted here"
+
+
+def bucket_table(found: Sequence[tuple[BucketPlan, Answer]]) -> str:
+    """A row for each number of edges."""
+    header = [HEADER[0], "edges", "padding", "equal shape", "full queue/s", *HEADER[1:]]
+    rows = []
+    for plan, answer in found:
+        label, *figures = answer.row()
+        rows.append(
+            [
+                label,
+                str(len(plan.edges)),
+                f"{plan.padding_waste:.0%}",
+                f"{plan.batchability:.0%}",
+                f"{plan.throughput_rps:.1f}",
+                *figures,
+            ]
+        )
+    return table(header, rows)
+
+
+def _series(question: Question, knobs: Knobs) -> tuple[Series, BatcherConfig]:
+    setting = _setting(question, knobs)
+    batcher = BatcherConfig.from_model_config(apply(knobs, question.config), instance_count=setting.instances)
+    return question.curve.of(setting), batcher
+
+
+def _setting(question: Question, knobs: Knobs) -> Setting:
+    return Setting(instances_in_effect(knobs), threads_in_effect(knobs, int(question.curve.host["cores"])))
+
+
+def _warm(question: Question) -> int:
+    return min(_WARM_UP, question.requests // 10)
+
+
+def _behind(question: Question, prediction: Prediction) -> bool:
+    rate = question.workload.request_rate
+    return rate is not None and prediction.throughput_rps < _BEHIND * rate
+
+
+def _label(plan: BucketPlan) -> str:
+    if plan.free:
+        return "free lengths"
+    return "padded to " + " ".join(map(str, plan.edges))
+
+
+def _ms(us: float | None) -> str:
+    return "–" if us is None else f"{us / 1e3:.1f}"

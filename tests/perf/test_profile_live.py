@@ -1,0 +1,80 @@
+"""`tritune profile` on the real server: the stored curve, and what `tritune simulate` makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perf.curve import Setting, read_curve
+
+pytestmark = pytest.mark.live
+
+CONFIG = """
+backend: "onnxruntime"
+max_batch_size: 4
+input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ -1 ] } ]
+dynamic_batching { max_queue_delay_microseconds: 500000 default_queue_policy { max_queue_size: 1 } }
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """FP32 [-1, -1] → its square, in a path with a blank and an accent; its config makes every request wait."""
+    from onnx import TensorProto, helper, save
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", "length"]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Mul", ["x", "x"], ["y"])], "square", [x], [y])
+    directory = tmp_path / "dépôt one" / "square"
+    (directory / "1").mkdir(parents=True)
+    save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), directory / "1/model.onnx"
+    )
+    (directory / "config.pbtxt").write_text(CONFIG)
+    return directory
+
+
+def test_a_curve_is_measured_stored_and_simulated(run_cli: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "curve.json"
+    options = ("--instances", 2, "--threads", 1, "--traffic", "8,64", "--rows", "1,4", "--budget", "1s")
+    result = run_cli("profile", model, "--curve", path, *options)
+    assert result.code == 0, result.err
+    assert result.out.startswith("2 instances × 1 thread\nrows × length")
+    assert "law " in result.out
+    assert str(path) in result.out
+
+    curve = read_curve(path)
+    assert curve.model["name"] == "square"
+    assert curve.lengths == (8, 64)
+    series = curve.of(Setting(instances=2, threads=1))
+    assert set(series.points) == {(1, 8), (1, 64), (4, 8), (4, 64)}
+    assert all(len(runs) >= 2 for runs in series.busy(1).values())
+    assert all(0.01 < time < 100 for time in series.points.values())
+    assert all(batch.rows == run.rows for runs in series.busy(1).values() for run in runs for batch in run.batches)
+    assert {run.clients for run in series.runs if run.lengths == (8, 64)} == {5}
+    merged = [run for run in series.runs if run.clients == 16 and run.rows == 1]
+    assert max(batch.rows for run in merged for batch in run.batches) == 4
+    assert all(sum(b.rows * b.executions for b in run.batches) == len(run.sent_us) * run.rows for run in series.runs)
+
+    data = run_cli(
+        "simulate", model, "--curve", path, "--threads", 1, "--instances", 2, "--concurrency", 1, "--json"
+    ).json["data"]
+    answer = data["predicted"][-1]
+    lone_us = min(min(run.latency_us) for run in series.busy(1)[1, 8])
+    assert answer["avg_us"] > 500_000  # the delay of the config, which the curve was measured without
+    assert answer["avg_us"] - 500_000 > 0.5 * lone_us
+
+
+def test_a_model_that_cannot_be_profiled_is_refused(run_cli: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    for options, message in (
+        (("--rows", "5"), "more rows than the model takes"),
+        ((), "no tokenizer.json"),
+        (("--threads", "x"), "--threads"),
+    ):
+        code, out, err = run_cli("profile", model, "--curve", tmp_path / "no.json", *options)
+        assert (code, out) == (2, ""), message
+        assert message in err
+    assert not (tmp_path / "no.json").exists()

@@ -1,0 +1,140 @@
+"""`tritune simulate`: what the server would do under other settings and traffic, without a server. Layer: cli."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tooling.cli.app import console_of
+from tooling.cli.options import CLIENTS, MOST, Distribution, counts, grid_of, workload_of
+from tooling.console import Console, table
+from tooling.errors import UsageError
+
+if TYPE_CHECKING:
+    from perf.curve import ServiceCurve
+    from perf.whatif import Question
+    from tooling.config.knobs import Knobs
+    from tooling.config.proto import ModelConfig
+
+
+def attach(app: typer.Typer) -> None:
+    app.command()(simulate)
+
+
+def simulate(
+    context: typer.Context,
+    model: Path | None = typer.Argument(None, metavar="MODEL_DIR|CONFIG", help="A model directory or a config.pbtxt."),
+    curve: Path | None = typer.Option(None, metavar="FILE", help="Of `tritune profile` [.tritune/curves/…]."),
+    concurrency: int | None = typer.Option(
+        None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."
+    ),
+    request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second, sent on schedule."),
+    distribution: Distribution = typer.Option("constant", help="Of the sending times."),
+    burst: int = typer.Option(1, min=1, help="Requests that are sent at a time, at a constant rate."),
+    lengths: str = typer.Option("", metavar="N,…", help="Token lengths of the requests. Default: the curve's."),
+    instances: str = typer.Option("", metavar="N,…", help="Instance counts in place of the configured one."),
+    threads: str = typer.Option("", metavar="N,…", help="Threads per instance in place of the configured ones."),
+    delay: str = typer.Option("", metavar="TIME,…", help="Queue delays, like 0,2ms."),
+    max_batch_size: str = typer.Option("", metavar="N,…", help="Largest batches."),
+    preferred_batch_size: str = typer.Option("", metavar="N,…", help="Sizes at which a batch is closed early."),
+    buckets: int | None = typer.Option(
+        None, min=1, metavar="N", help="Compare 1 to N lengths to pad to, and no padding."
+    ),
+    requests: int = typer.Option(20_000, min=100, help="How many requests to play."),
+    seed: int = typer.Option(0, help="Of random sending times and scatter."),
+    scenario: Path | None = typer.Option(
+        None, metavar="FILE", help="Play one scenario: its own times and service law."
+    ),
+) -> None:
+    """Predict throughput and latency from a measured service curve; nothing is measured.
+
+    Every combination of the values given, beside the config as it is.
+    """
+    from perf.whatif import Question, settings
+
+    console = console_of(context)
+    if scenario is not None:
+        _play(scenario, console)
+        return
+    if model is None:
+        raise UsageError("nothing to simulate", expected="MODEL_DIR or CONFIG, or --scenario FILE")
+    if burst > 1 and (request_rate is None or distribution != "constant"):
+        raise UsageError("bursts need a constant --request-rate", where="--burst", got=burst)
+    config = _config(model)
+    measured, path = _curve(curve, config)
+    workload = workload_of(concurrency, request_rate, counts("--lengths", lengths), seed, distribution)
+    question = Question(config, measured, workload, burst, requests)
+    grid = grid_of(instances, threads, delay, max_batch_size)
+    tries = settings(question, grid, counts("--preferred-batch-size", preferred_batch_size) or None)
+    if buckets and any(len(values) > 1 for values in grid.to_dict().values()):
+        raise UsageError("buckets are compared under one setting", where="--buckets", got=f"{len(tries)} settings")
+    data, text = _buckets(question, tries[-1], buckets, seed) if buckets else _what_if(question, tries, seed)
+    notes = [f"note: {note}" for note in _notes(question, tries)]
+    head = f"predicted, not measured: {question}"
+    origin = f"curve {path}, measured {measured.started[:10]} on {measured.host['cpu']}"
+    source = {"curve": str(path.absolute()), "measured": measured.started, "host": measured.host}
+    answer = {"kind": "prediction", "traffic": str(question), **source, **data, "notes": list(_notes(question, tries))}
+    console.result(answer, "\n".join([head, "", text, "", *notes, origin]))
+
+
+def _what_if(question: Question, tries: tuple[Knobs, ...], seed: int) -> tuple[dict[str, Any], str]:
+    from perf.whatif import HEADER, what_if
+
+    answers = what_if(question, tries, seed=seed)
+    return {"predicted": [a.to_dict() for a in answers]}, table(HEADER, [a.row() for a in answers])
+
+
+def _buckets(question: Question, knobs: Knobs, most: int, seed: int) -> tuple[dict[str, Any], str]:
+    from perf.whatif import bucket_table, with_buckets
+
+    found = with_buckets(question, knobs, most, seed=seed)
+    predicted = [{"plan": asdict(plan), **answer.to_dict()} for plan, answer in found]
+    return {"predicted": predicted}, bucket_table(found)
+
+
+def _notes(question: Question, tries: tuple[Knobs, ...]) -> tuple[str, ...]:
+    from perf.whatif import caveats
+
+    return tuple(caveats(question, tries))
+
+
+def _config(model: Path) -> ModelConfig:
+    """The config of a model directory or of a file, with the name of the model."""
+    from tooling.config.render import parse
+    from tooling.repository import read_config, read_text
+
+    path = model.absolute()
+    if path.is_dir():
+        config, name = read_config(path), path.name
+    else:
+        config, name = parse(read_text(path), str(model)), path.parent.name
+    config.name = config.name or name
+    return config
+
+
+def _curve(given: Path | None, config: ModelConfig) -> tuple[ServiceCurve, Path]:
+    from perf.curve import curve_path, read_curve
+    from tooling.repository import cpu_name
+
+    path = given or curve_path(config.name, cpu_name())
+    return read_curve(path), path
+
+
+def _play(file: Path, console: Console) -> None:
+    """Predict one scenario; its result has exactly the figures that a recording gives."""
+    from perf.sim.scenario import predict_scenario, read_scenario, scenario_result
+    from tooling.repository import read_text
+
+    try:
+        content = json.loads(read_text(file))
+    except ValueError as error:
+        raise UsageError("not JSON", where=file, got=error, expected="one scenario") from None
+    result = scenario_result(predict_scenario(read_scenario(content, file)))
+    rows = [[name, f"{result[name]:.1f}"] for name in ("mean_ms", "p50_ms", "p90_ms", "p99_ms")]
+    batches = ", ".join(f"{count} of {size}" for size, count in result["batch_histogram"].items())
+    rows += [["executions", str(result["executions"])]]
+    console.result(result, f"{table(['predicted', ''], rows)}\n\nbatches {batches}")
