@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := cpu,export,minilm,tune,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-fast lint format bench clean
+.PHONY: help setup quickstart test test-fast fuzz lint format bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,9 @@ test: setup ## Run the whole test suite, live tests against the real server incl
 
 test-fast: $(STAMP) ## Run the tests that need no server
 	$(BIN)/pytest -q -m 'not live and not gpu'
+
+fuzz: setup ## Ask the real server about 1,000 random models, and mutate 10,000 repositories
+	TRITUNE_FUZZ=1000 $(BIN)/pytest -q tests/check/test_live.py tests/check/test_hostile.py
 
 lint: $(STAMP) ## Check style, types and import layers
 	$(BIN)/ruff check .

@@ -17,7 +17,7 @@ from tooling.check.target import Target
 from tooling.errors import UsageError
 from tooling.releases import current_release
 
-COUNT = int(os.environ.get("TRITUNE_FUZZ", "150"))
+COUNT = 10 * int(os.environ.get("TRITUNE_FUZZ", "15"))
 EXAMPLES = [rule.example for rule in rules().values() if "--- request\n" not in rule.example]
 PIECES = [
     b"{",

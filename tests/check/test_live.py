@@ -52,7 +52,7 @@ ELSEWHERE = (
     "vllm-",
     "profile-not",
     "non-linear-format-dims",
-    "model-file-of-other-backend",
+    "model-file-",
 )
 
 

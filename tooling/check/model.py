@@ -19,6 +19,7 @@ from tooling.config.proto import ModelConfig, pb
 from tooling.errors import Problem, UsageError
 from tooling.repository import CONFIG_FILE
 from tooling.signature.onnx_graph import OnnxGraph, read_graph
+from tooling.signature.spec import ModelSignature
 
 _NOT_VERSIONS: Final = ("warmup", "initial_state", "configs")
 _NUMBER_FIRST: Final = re.compile(r"\s*[+-]?\d+")
@@ -114,7 +115,7 @@ class Model:
         return complete(self.config, self.signature, self.target.default_max_batch_size) or self.config
 
     @property
-    def signature(self):  # type: ignore[no-untyped-def]
+    def signature(self) -> ModelSignature | None:
         """The signature of the first ONNX file that could be read."""
         return next((file.graph.signature for file in self.onnx_files if file.graph and file.graph.signature), None)
 

@@ -24,17 +24,17 @@ from tooling.check.rules import (
     onnx_model,
     onnx_options,
     onnx_shapes,
+    plan,
     platform,
     python_model,
     requests,
     sequence,
     serving,
     state,
-    tensorrt,
     tensors,
     text,
     versions,
-    vllm,
+    vllm_model,
     warmup,
 )
 from tooling.errors import UsageError, suggest
@@ -57,7 +57,7 @@ _MODULES: Final = (
         tensors,
         batch_io,
     ),
-    *(onnx_file, onnx_options, onnx_model, onnx_controls, onnx_shapes, warmup, state, python_model, tensorrt, vllm),
+    *(onnx_file, onnx_options, onnx_model, onnx_controls, onnx_shapes, warmup, state, python_model, plan, vllm_model),
     *(advice, requests, comments),
 )
 _POLL: Final[tuple[Check, ...]] = (
@@ -81,8 +81,8 @@ _FILES: Final[tuple[Check, ...]] = (onnx_file.onnx_files, onnx_options.accelerat
 _MODEL: Final[tuple[Check, ...]] = (
     onnx_model.onnx_model,
     python_model.python_model,
-    tensorrt.plans,
-    vllm.vllm,
+    plan.plans,
+    vllm_model.vllm,
     warmup.warmup,
     state.states,
 )

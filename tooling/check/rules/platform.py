@@ -82,7 +82,7 @@ BACKEND_NOT_IN_IMAGE = load(
     'backend: "tensorrtllm"\n--- ../compose.yaml\nservices: {triton: {image: "nvcr.io/nvidia/tritonserver:24.10-py3"}}',
     "BackendManager (core); contents of the images",
 )
-BACKEND_UNUSUAL = load(
+BACKEND_NOT_FOUND = load(
     "backend-not-found",
     "The backend is none that NVIDIA's images carry.",
     "Triton looks for `libtriton_BACKEND.so` in the version directory, the model directory and the server's backend "
@@ -108,7 +108,7 @@ RULES = (
     NAME_DIFFERS,
     NO_AGENTS,
     BACKEND_NOT_IN_IMAGE,
-    BACKEND_UNUSUAL,
+    BACKEND_NOT_FOUND,
     RUNTIME_MISSING,
 )
 
@@ -221,7 +221,7 @@ def backend(model: Model) -> Iterator[Finding]:
     elif config.backend not in (*_BACKENDS, "tensorflow") and not _own_image(model) and not _has_library(model):
         close = suggest(config.backend, (*_BACKENDS, *_IMAGES))
         yield model.find(
-            BACKEND_UNUSUAL,
+            BACKEND_NOT_FOUND,
             f'backend "{config.backend}" is none that NVIDIA\'s images carry',
             "backend",
             says=f"unable to find backend library for backend '{config.backend}', try specifying runtime on the model "

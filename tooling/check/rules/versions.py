@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tooling.check.fill import PLATFORMS
 from tooling.check.finding import Evidence, Finding, Place
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load, note
 
 _STRATEGY: Final = "TRITON_BATCH_STRATEGY_PATH"
+# The rules of onnxruntime, python and vllm tell of a missing file themselves.
+_FILE_BACKENDS: Final = ("tensorrt", "pytorch", "openvino", "tensorflow")
 
 NO_VERSION = load(
     "no-version",
@@ -115,7 +116,15 @@ WRONG_FILE = load(
     "backend's own file name",
     evidence=Evidence.READ,
 )
-NOT_A_MODEL = note(
+MISSING_FILE = load(
+    "model-file-missing",
+    "A version has no model file.",
+    "The file is default_model_filename in the version directory; each backend has a name that it takes by itself.",
+    'platform: "tensorrt_plan"\n--- 1/model.onnx\nabsent',
+    "backend's own file name",
+    evidence=Evidence.READ,
+)
+UNUSED_VERSION = note(
     "unused-version",
     "A version is there that the policy does not load.",
     "By default only the highest version is loaded.",
@@ -136,7 +145,8 @@ RULES = (
     LIBRARY_WITH_SEQUENCES,
     SEVERAL_FILES,
     WRONG_FILE,
-    NOT_A_MODEL,
+    MISSING_FILE,
+    UNUSED_VERSION,
 )
 
 
@@ -176,7 +186,7 @@ def versions(model: Model) -> Iterator[Finding]:
     served = {version.number for version in model.served}
     unused = [str(version.number) for version in model.versions if version.number not in served]
     if unused:
-        yield model.find(NOT_A_MODEL, f"not loaded by the version policy: {', '.join(unused)}", "version_policy")
+        yield model.find(UNUSED_VERSION, f"not loaded by the version policy: {', '.join(unused)}", "version_policy")
 
 
 def _no_version_text(model: Model) -> str:
@@ -290,18 +300,8 @@ def model_files(model: Model) -> Iterator[Finding]:
     known = [
         file for file in ("model.plan", "model.onnx", "model.xml", "model.pt", "model.py") if (folder / file).exists()
     ]
-    if expected and not (folder / expected).exists() and known and config.backend in PLATFORMS.values():
-        if config.backend != "onnxruntime":  # the onnxruntime rules tell it themselves
-            yield model.find(
-                WRONG_FILE,
-                f"platform {config.platform} expects {expected}: found {', '.join(known)} in "
-                f"{model.name}/{model.served[-1].number}",
-                "platform" if model.written.platform else "backend",
-                says=f"unable to find '{folder / expected}' for model instance '{model.instances[0].name}'"
-                if model.instances
-                else None,
-                hint=_hint_for(known[0]),
-            )
+    if config.backend in _FILE_BACKENDS and not config.cc_model_filenames and not (folder / expected).exists():
+        yield _no_file(model, folder, expected, known)
     elif len(known) > 1 and not model.written.backend and not model.written.platform:
         others = ", ".join(file for file in known if file != expected)
         yield model.find(
@@ -310,6 +310,22 @@ def model_files(model: Model) -> Iterator[Finding]:
             f"{others} is ignored",
             hint="write `backend`, or remove the other file",
         )
+
+
+def _no_file(model: Model, folder: Path, expected: str, known: list[str]) -> Finding:
+    where = f"{model.name}/{folder.name}"
+    field, says = "platform" if model.written.platform else "backend", f"unable to find '{folder / expected}' for model"
+    if not known:
+        return model.find(
+            MISSING_FILE, f"{where}/{expected} not found", field, says=says, hint="put the model file there"
+        )
+    return model.find(
+        WRONG_FILE,
+        f"platform {model.config.platform} expects {expected}: found {', '.join(known)} in {where}",
+        field,
+        says=says,
+        hint=_hint_for(known[0]),
+    )
 
 
 def _hint_for(file: str) -> str:
