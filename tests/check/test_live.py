@@ -240,13 +240,13 @@ def test_requests_are_refused_in_the_same_words(tmp_path: Path, write: ModuleTyp
         if config not in models:
             models[config] = f"model{len(models)}"
             write.write_example(root, f"{config}--- name\n{models[config]}")
-    with EmbeddedServer(root, runtime, ServerOptions(load_timeout_s=60)) as server:
+    with EmbeddedServer(root, runtime, ServerOptions(strict_config=True)) as server:
         for name in models.values():
             server.load(name)
         for rule in REQUESTS:
             config, _, text = rule.example.partition("--- request\n")
             (tmp_path / "request.json").write_text(text, encoding="utf-8")
-            target = Target(current_release(), gpus=0)
+            target = Target(current_release(), strict=True, gpus=0)
             report = check_request(tmp_path / "request.json", root, target, [models[config]])
             says = next(finding.says for finding in report.findings if finding.first)
             said = _send(server.http_url, models[config], json.loads(text))

@@ -1,4 +1,4 @@
-"""Comments that silence rules, and the fixes that `--fix` makes."""
+"""Comments that silence rules, and what `--fix` says and keeps."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tooling.check.registry import rules
 
 
 def found(data: dict[str, Any]) -> list[str]:
@@ -47,29 +45,6 @@ def test_what_has_no_line_is_silenced_from_anywhere(
     """The ONNX file has no lines; its findings are silenced in the config."""
     text = "max_batch_size: 8  # tritune: ignore[onnx-opset] the image has a newer runtime\n--- 1/model.onnx\n"
     assert "onnx-opset" not in found(check(example(text + "x: FP32 [batch, 8] -> y: FP32 [batch, 8] opset 23").path))
-
-
-SPECIAL = ("--- checked\n", "--- request\n")
-EXAMPLES = [name for name, rule in rules().items() if not any(part in rule.example for part in SPECIAL)]
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_a_fix_takes_its_finding_away(
-    name: str, example: Callable[[str], Any], check: Callable[..., dict[str, Any]]
-) -> None:
-    """Every finding that is said to be fixable is gone after --fix, and comments stay."""
-    made = example(f"# kept\n{rules()[name].example}")
-    before = check(made.path, *made.options)
-    fixable = [finding for finding in before["findings"] if finding["fixable"]]
-    config = made.model / "config.pbtxt"
-    text = config.read_text(encoding="utf-8") if config.is_file() else ""
-    after = check(made.path, *made.options, "--fix")
-    assert not [finding for finding in after["findings"] if finding["fixable"]]
-    if fixable:
-        assert config.read_text(encoding="utf-8").startswith("# kept\n")
-        assert config.read_text(encoding="utf-8") != text
-    elif config.is_file():
-        assert config.read_text(encoding="utf-8") == text
 
 
 def test_fixes_are_told_and_keep_the_rest(example: Callable[[str], Any], run_cli: Callable[..., Any]) -> None:

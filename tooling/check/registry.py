@@ -41,7 +41,7 @@ from tooling.errors import UsageError, suggest
 
 Check: TypeAlias = Callable[[Model], Iterator[Finding]]
 
-_MODULES: Final = (
+MODULES: Final = (
     *(
         text,
         serving,
@@ -126,7 +126,7 @@ def checks_of(model: Model) -> tuple[Check, ...]:
 @cache
 def rules() -> Mapping[str, Rule]:
     """Every rule by its id, in the order of the documentation."""
-    return {rule.id: rule for module in _MODULES for rule in module.RULES}
+    return {rule.id: rule for module in MODULES for rule in module.RULES}
 
 
 def rule_named(name: str) -> Rule:

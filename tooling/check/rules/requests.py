@@ -28,6 +28,10 @@ _MODEL: Final = (
     'input { name: "z" data_type: TYPE_INT64 dims: [ -1 ] }\noutput { name: "y" data_type: TYPE_FP32 dims: [ 8 ] }\n'
     "--- 1/model.onnx\nx: FP32 [batch, 8], z: INT64 [batch, n] -> y: FP32 [batch, 8]\n--- request\n"
 )
+_SEQUENCE: Final = (
+    'max_batch_size: 8\ninput { name: "x" data_type: TYPE_FP32 dims: [ 8 ] }\n'
+    'output { name: "y" data_type: TYPE_FP32 dims: [ 8 ] }\nsequence_batching { }\n--- request\n'
+)
 _X: Final = '{"name": "x", "datatype": "FP32", "shape": [1, 8]}'
 _Z: Final = '{"name": "z", "datatype": "INT64", "shape": [1, 5]}'
 
@@ -105,7 +109,9 @@ BOUNDS = request(
     "request-id-outside-table",
     "An id is no row of the table it looks up.",
     "ONNX Runtime answers `indices element out of data bounds`: a tokenizer of another model, or swapped inputs.",
-    "max_batch_size: 8\n--- 1/model.onnx\nids: INT64 [batch, n] -> rows: FP32 [batch, n, 4] lookup\n--- request\n"
+    'max_batch_size: 8\ninput { name: "ids" data_type: TYPE_INT64 dims: [ -1 ] }\n'
+    'output { name: "rows" data_type: TYPE_FP32 dims: [ -1, 4 ] }\n'
+    "--- 1/model.onnx\nids: INT64 [batch, n] -> rows: FP32 [batch, n, 4] lookup\n--- request\n"
     '{"inputs": [{"name": "ids", "datatype": "INT64", "shape": [1, 2], "data": [5, 100]}]}',
     "ONNX Runtime's Gather",
 )
@@ -113,17 +119,14 @@ SEQUENCE_BATCH = request(
     "request-sequence-batch",
     "A request of a sequence has batch 1.",
     "The sequence batcher makes the batches.",
-    'max_batch_size: 8\nsequence_batching { }\n--- request\n{"inputs": [{"name": "x", "datatype": "FP32", "shape": '
-    "[2, 8]}], "
-    '"parameters": {"sequence_id": 7}}',
+    _SEQUENCE + '{"inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 8]}], "parameters": {"sequence_id": 7}}',
     "SequenceBatchScheduler (core)",
 )
 SEQUENCE_ID = request(
     "request-without-sequence-id",
     "A request to a sequence model has no correlation id.",
     "`sequence_id` is a number other than 0, or a text. Only iterative sequences do without.",
-    "max_batch_size: 8\nsequence_batching { }\n--- request\n"
-    '{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8]}]}',
+    _SEQUENCE + '{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8]}]}',
     "SequenceBatchScheduler (core)",
 )
 SWAPPED = note(
