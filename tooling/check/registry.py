@@ -30,7 +30,7 @@ from tooling.check.rules import (
     sequence,
     serving,
     state,
-    tensorrt,
+    tensorrt_plan,
     tensors,
     text,
     versions,
@@ -57,7 +57,18 @@ _MODULES: Final = (
         tensors,
         batch_io,
     ),
-    *(onnx_file, onnx_options, onnx_model, onnx_controls, onnx_shapes, warmup, state, python_model, tensorrt, vllm),
+    *(
+        onnx_file,
+        onnx_options,
+        onnx_model,
+        onnx_controls,
+        onnx_shapes,
+        warmup,
+        state,
+        python_model,
+        tensorrt_plan,
+        vllm,
+    ),
     *(advice, requests, comments),
 )
 _POLL: Final[tuple[Check, ...]] = (
@@ -81,7 +92,7 @@ _FILES: Final[tuple[Check, ...]] = (onnx_file.onnx_files, onnx_options.accelerat
 _MODEL: Final[tuple[Check, ...]] = (
     onnx_model.onnx_model,
     python_model.python_model,
-    tensorrt.plans,
+    tensorrt_plan.plans,
     vllm.vllm,
     warmup.warmup,
     state.states,
