@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
+import json
+import math
 import os
 import re
 import sys
@@ -11,12 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from tooling.check.finding import Evidence, Finding, Rule, Severity, Stage
 from tooling.check.registry import rules
-from tooling.check.runner import check
+from tooling.check.runner import check, check_request
 from tooling.check.target import Target
 from tooling.errors import ExternalError, Refused
 from tooling.releases import current_release
@@ -206,3 +210,45 @@ def test_what_kills_the_server_is_an_error(
     assert {name: found[0].rule.id for name, found in _judge(root, False).items()} == {
         name: rule.id for name, rule in zip(names, made, strict=True)
     }
+
+
+REQUESTS = [
+    rule
+    for rule in rules().values()
+    if rule.stage is Stage.REQUEST and "--- request\n" in rule.example and rule.evidence is Evidence.RUN
+]
+
+
+def _send(url: str, model: str, body: dict[str, Any]) -> str:
+    """What the server answers to a request whose inputs are filled with zeros where they have no data."""
+    for tensor in body["inputs"]:
+        tensor.setdefault("data", [0] * math.prod(tensor["shape"]))
+    connection = http.client.HTTPConnection(url, timeout=20)
+    try:
+        connection.request("POST", f"/v2/models/{model}/infer", json.dumps(body))
+        return str(json.loads(connection.getresponse().read()).get("error", "answered"))
+    finally:
+        connection.close()
+
+
+@pytest.mark.live
+def test_requests_are_refused_in_the_same_words(tmp_path: Path, write: ModuleType, runtime: Runtime) -> None:
+    """The examples of the rules about requests, each sent to its model."""
+    root, models, wrong = tmp_path / "repository", dict[str, str](), []
+    for rule in REQUESTS:
+        config = rule.example.partition("--- request\n")[0]
+        if config not in models:
+            models[config] = f"model{len(models)}"
+            write.write_example(root, f"{config}--- name\n{models[config]}")
+    with EmbeddedServer(root, runtime, ServerOptions(load_timeout_s=60)) as server:
+        for name in models.values():
+            server.load(name)
+        for rule in REQUESTS:
+            config, _, text = rule.example.partition("--- request\n")
+            (tmp_path / "request.json").write_text(text, encoding="utf-8")
+            target = Target(current_release(), gpus=0)
+            report = check_request(tmp_path / "request.json", root, target, [models[config]])
+            says = next(finding.says for finding in report.findings if finding.first)
+            said = _send(server.http_url, models[config], json.loads(text))
+            wrong += [] if says and says.strip() in said else [f"{rule.id}: {said} against {says}"]
+    assert wrong == []

@@ -165,7 +165,7 @@ def judge(model: Model, sent: Request, place: Place) -> Iterator[Finding]:
     for tensor in sent.inputs.values():
         if tensor.name in known:
             yield from _tensor(model, sent, tensor, known[tensor.name], place, start)
-    yield from _sequence(model, sent, place, start)
+    yield from _sequence(model, sent, place)
     yield from _values(model, sent, place)
 
 
@@ -173,7 +173,7 @@ def _count(model: Model, sent: Request, known: Mapping[str, Any], place: Place, 
     required = [tensor.name for tensor in known.values() if not tensor.optional]
     missing = [name for name in required if name not in sent.inputs]
     if len(required) <= len(sent.inputs) <= len(known):
-        if missing:
+        if missing and sent.inputs.keys() <= known.keys():
             yield model.find(COUNT, f"{sent.label}: missing {', '.join(missing)}", place=place)
         return
     name, count = model.config.name, len(sent.inputs)
@@ -221,12 +221,11 @@ def _batch(model: Model, sent: Request, known: Mapping[str, Any], place: Place, 
         return
     sizes = {tensor.name: tensor.shape[0] for tensor in sent.inputs.values() if tensor.shape and tensor.name in known}
     if len(set(sizes.values())) > 1:
-        other = next(key for key, size in sizes.items() if size != next(iter(sizes.values())))
         yield model.find(
             BATCHES,
             f"{sent.label}: batch sizes differ: {', '.join(f'{key} {size}' for key, size in sizes.items())}",
             place=place,
-            says=f"{start}input '{other}' batch size does not match other inputs for '{name}'",
+            says=f"batch size does not match other inputs for '{name}'",  # of which one, only its hash table knows
             hint="repeat the smaller input, or use max_batch_size: 0 with whole shapes",
         )
     elif sizes and max(sizes.values()) > top:
@@ -292,7 +291,7 @@ def _shape(dims: Sequence[int]) -> str:
     return f"[{','.join(map(str, dims))}]"
 
 
-def _sequence(model: Model, sent: Request, place: Place, start: str) -> Iterator[Finding]:
+def _sequence(model: Model, sent: Request, place: Place) -> Iterator[Finding]:
     config = model.completed
     if not config.HasField("sequence_batching"):
         return
@@ -303,7 +302,7 @@ def _sequence(model: Model, sent: Request, place: Place, start: str) -> Iterator
             SEQUENCE_BATCH,
             f"{sent.label}: batch {max(batches)}, and a request of a sequence has batch 1",
             place=place,
-            says=f"{start}inference request to model '{name}' must specify batch-size 1 due to requirements of "
+            says=f"inference request to model '{name}' must specify batch-size 1 due to requirements of "
             "sequence "
             "batcher",
         )
@@ -312,7 +311,7 @@ def _sequence(model: Model, sent: Request, place: Place, start: str) -> Iterator
             SEQUENCE_ID,
             f"{sent.label}: no sequence_id",
             place=place,
-            says=f"{start}inference request to model '{name}' must specify a non-zero or non-empty correlation ID",
+            says=f"inference request to model '{name}' must specify a non-zero or non-empty correlation ID",
             hint='"parameters": {"sequence_id": 1, "sequence_start": true}',
         )
 
