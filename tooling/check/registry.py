@@ -24,17 +24,17 @@ from tooling.check.rules import (
     onnx_model,
     onnx_options,
     onnx_shapes,
-    plan,
     platform,
     python_model,
     requests,
     sequence,
     serving,
     state,
+    tensorrt_plan,
     tensors,
     text,
     versions,
-    vllm_model,
+    vllm,
     warmup,
 )
 from tooling.errors import UsageError, suggest
@@ -57,7 +57,18 @@ MODULES: Final = (
         tensors,
         batch_io,
     ),
-    *(onnx_file, onnx_options, onnx_model, onnx_controls, onnx_shapes, warmup, state, python_model, plan, vllm_model),
+    *(
+        onnx_file,
+        onnx_options,
+        onnx_model,
+        onnx_controls,
+        onnx_shapes,
+        warmup,
+        state,
+        python_model,
+        tensorrt_plan,
+        vllm,
+    ),
     *(advice, requests, comments),
 )
 _POLL: Final[tuple[Check, ...]] = (
@@ -81,8 +92,8 @@ _FILES: Final[tuple[Check, ...]] = (onnx_file.onnx_files, onnx_options.accelerat
 _MODEL: Final[tuple[Check, ...]] = (
     onnx_model.onnx_model,
     python_model.python_model,
-    plan.plans,
-    vllm_model.vllm,
+    tensorrt_plan.plans,
+    vllm.vllm,
     warmup.warmup,
     state.states,
 )

@@ -13,7 +13,7 @@ from tooling.check.model import Model, OnnxFile, read_file
 from tooling.check.registry import checks_of, rules
 from tooling.check.repository import Repository, read_repository
 from tooling.check.request import read_requests
-from tooling.check.rules import comments, instances, onnx_file, requests, serving, text, vllm_model
+from tooling.check.rules import comments, instances, onnx_file, requests, serving, text, vllm
 from tooling.check.target import Target
 from tooling.errors import UsageError
 
@@ -57,7 +57,7 @@ def check(
     if repository.onnx is not None:
         return Report(target, (), tuple(_bare_file(repository, target)))
     found = _judge(repository)
-    shared = [*vllm_model.memory(repository.models)]
+    shared = [*vllm.memory(repository.models)]
     shared += instances.rate_limits(repository.models) if target.rate_limit is not None else ()
     for finding in shared:
         found[finding.model or ""].append(finding)
