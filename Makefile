@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := cpu,export,minilm,tune,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-fast fuzz lint format bench clean
+.PHONY: help setup quickstart test test-fast test-long fuzz lint format bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,11 +25,14 @@ setup: $(STAMP) ## Make the virtual environment and the embedded server's own en
 quickstart: setup ## Export MiniLM, serve it on a real Triton, tune it with perf_analyzer, write the config
 	@$(BIN)/tritune quickstart
 
-test: setup ## Run the whole test suite, live tests against the real server included
-	$(BIN)/pytest -q
+test: setup ## Run the test suite, live tests against the real server included (10 minutes at most)
+	$(BIN)/pytest -q -m 'not long'
+
+test-long: setup ## Run the tests that are too slow for `make test`
+	$(BIN)/pytest -q -m long
 
 test-fast: $(STAMP) ## Run the tests that need no server
-	$(BIN)/pytest -q -m 'not live and not gpu'
+	$(BIN)/pytest -q -m 'not live and not long and not gpu'
 
 fuzz: setup ## Ask the real server about 1,000 random models, and mutate 10,000 repositories
 	TRITUNE_FUZZ=1000 $(BIN)/pytest -q tests/check/test_live.py tests/check/test_hostile.py
