@@ -62,7 +62,7 @@ _OTHER_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One limit: `metric` is a key of METRICS, `operator` one of < <= > >=; `limit` is in microseconds for durations."""
+    """One limit: `metric` is a key of METRICS, `operator` one of < <= > >=; a duration is limited in microseconds."""
 
     metric: str
     operator: str
