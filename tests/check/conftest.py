@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -106,6 +109,8 @@ class Example:
     path: Path
     options: list[str]
     model: Path
+    served: dict[str, Any] | None = None
+    """What a running server is to answer: its version; versions and config by model."""
 
 
 def write_example(root: Path, text: str) -> Example:
@@ -122,6 +127,7 @@ def write_example(root: Path, text: str) -> Example:
         request = root.parent / "request.json"
         request.write_text(parts.pop("request"), encoding="utf-8")
         options += ["--request", str(request), "--model", model.name]
+    served = json.loads(parts.pop("server", "null"))
     parts = {"config.pbtxt": config, "1/model.onnx": MODEL, **parts}
     if any(name.startswith("config.pbtxt/") for name in parts):
         del parts["config.pbtxt"]
@@ -142,7 +148,57 @@ def write_example(root: Path, text: str) -> Example:
     if checked == "empty":
         (root / "none").mkdir()
         return Example(root / "none", options, model)
-    return Example(model / checked if checked else root, options, model)
+    return Example(model / checked if checked else root, options, model, served)
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """The endpoints of tritonserver that say what it has loaded."""
+
+    served: ClassVar[dict[str, Any]]
+
+    def do_GET(self) -> None:
+        *_, name, what = self.path.split("/")
+        if self.path == "/v2":
+            self._answer({"name": "triton", "version": self.served["version"]})
+        elif what == "config" and "config" in self.served["models"].get(name, {}):
+            self._answer(self.served["models"][name]["config"])
+        else:
+            self.send_error(404)
+
+    def do_POST(self) -> None:
+        listed: list[dict[str, str]] = []
+        for name, model in self.served["models"].items():
+            states = model["versions"].items()
+            listed += [{"name": name, "version": version, "state": state} for version, state in states]
+            listed += [] if states else [{"name": name}]
+        self._answer(listed)
+
+    def _answer(self, content: object) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[dict[str, Any]], str]]:
+    """Answer as a server with these models does; returns HOST:PORT."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(served: dict[str, Any]) -> str:
+        server = ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (_Answers,), {"served": served}))
+        servers.append(server)
+        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        return f"127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Callable
@@ -136,3 +137,14 @@ def test_a_model_with_its_weights_outside_is_read_without_them(
     with path.with_name("weights.data").open("wb") as weights:
         weights.truncate(3 << 30)
     assert check(tmp_path / "repository")["counts"]["error"] == 0
+
+
+def test_a_model_that_no_session_takes_prints_nothing(
+    write: ModuleType, tmp_path: Path, run_cli: Callable[..., Any]
+) -> None:
+    """ONNX Runtime names the operator it does not know, in bytes that are no text; its Python side prints on that."""
+    path = write.write_model(tmp_path / "repository" / "odd" / "1" / "model.onnx", write.MODEL)
+    path.write_bytes(path.read_bytes().replace(b"Unique", b"Uniqu\xff"))
+    result = run_cli("check", tmp_path / "repository", "--json")
+    assert json.loads(result.out)["error"] is None
+    assert result.err == ""

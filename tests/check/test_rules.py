@@ -16,10 +16,14 @@ RULES = list(rules().values())
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule.id for rule in RULES])
 def test_the_example_breaks_the_rule(
-    rule: Rule, example: Callable[[str], Any], check: Callable[..., dict[str, Any]]
+    rule: Rule,
+    example: Callable[[str], Any],
+    check: Callable[..., dict[str, Any]],
+    serve: Callable[[dict[str, Any]], str],
 ) -> None:
     made = example(rule.example)
-    data = check(made.path, *made.options)
+    options = [*made.options, *(["--url", serve(made.served)] if made.served else [])]
+    data = check(made.path, *options)
     found = [finding for finding in data["findings"] if finding["rule"] == rule.id]
     assert found, [finding["rule"] for finding in data["findings"]]
     assert data["exit_code"] == int(any(finding["severity"] == "error" for finding in data["findings"]))

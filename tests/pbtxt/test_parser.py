@@ -14,7 +14,7 @@ from tooling.errors import UsageError
 from tooling.pbtxt.cursor import LIMIT
 from tooling.pbtxt.editor import edit
 from tooling.pbtxt.faults import position
-from tooling.pbtxt.message import load
+from tooling.pbtxt.message import fill, load
 from tooling.pbtxt.parser import Document, parse
 from tooling.pbtxt.tree import Body
 
@@ -158,6 +158,15 @@ def test_no_damage_raises_anything(seed: int) -> None:
     document = read(source)
     assert document.root.end == len(source)
     assert all(0 <= fault.offset <= len(source) for fault in document.faults)
+    fill(pb().ModelConfig(), document.root)
+
+
+def test_a_wrong_value_in_a_list_stands_for_the_default() -> None:
+    config = pb().ModelConfig()
+    document = read(b'input { name: "x" dims: [ "8", 4 ] } model_warmup { batch_size: "1" }')
+    fill(config, document.root)
+    assert list(config.input[0].dims) == [0, 4]
+    assert [fault.message for fault in document.faults] == ['Expected integer, got: "8"', 'Expected integer, got: "1"']
 
 
 def seconds(source: bytes, tries: int) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 class Severity(str, Enum):
     """How bad it is: Triton refuses the model, dies, or fails every request; does not do what is written; good to know.
 
+    A running server that serves something else than the repository holds is an error too.
     The members stand from worst to least.
     """
 
@@ -22,13 +23,15 @@ class Stage(str, Enum):
     """When Triton would come across it; a later stage is only reached when the earlier ones find nothing.
 
     `poll`: the configuration is read, and its own rules are checked. `dependency`: an ensemble meets its models.
-    `load`: the backend meets the model file, and instances start. `request`: a request is sent.
+    `load`: the backend meets the model file, and instances start. `request`: a request is sent. `serving`: what a
+    running server has loaded is compared with the repository.
     """
 
     POLL = "poll"
     DEPENDENCY = "dependency"
     LOAD = "load"
     REQUEST = "request"
+    SERVING = "serving"
 
 
 class Evidence(str, Enum):
@@ -46,8 +49,8 @@ class Rule:
     """One fact about Triton that a repository can get wrong.
 
     `example` is a config of a model `example` that breaks the rule; other files follow it under lines `--- PATH`, an
-    ONNX file as `x: FP32 [batch, 8] -> y: FP32 [batch, 8]`. `since` and `until` are the first and the last release that
-    behave so.
+    ONNX file as `x: FP32 [batch, 8] -> y: FP32 [batch, 8]`, what a server has as JSON under `--- server`. `since` and
+    `until` are the first and the last release that behave so.
     """
 
     id: str

@@ -28,6 +28,7 @@ from tooling.check.rules import (
     python_model,
     requests,
     sequence,
+    served,
     serving,
     state,
     tensorrt_plan,
@@ -69,7 +70,7 @@ MODULES: Final = (
         tensorrt_plan,
         vllm,
     ),
-    *(advice, requests, comments),
+    *(advice, requests, comments, served),
 )
 _POLL: Final[tuple[Check, ...]] = (
     platform.agents,

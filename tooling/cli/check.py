@@ -56,6 +56,7 @@ def attach(app: typer.Typer) -> None:
         fail_on: Level = typer.Option(Level.ERROR, help="Exit 1 for findings this bad, or worse."),
         output_format: Format = typer.Option(Format.TEXT, "--format", help="How findings are written."),
         request: Path | None = typer.Option(None, metavar="FILE", help="Judge the requests of a file for one model."),
+        url: str | None = typer.Option(None, metavar="HOST:PORT", help="Compare with what this running server has."),
         fix: bool = typer.Option(False, "--fix", help="Apply the safe fixes to the configs first."),
         explain: str | None = typer.Option(None, metavar="RULE", help="Explain a rule; `all` lists them."),
     ) -> None:
@@ -70,13 +71,28 @@ def attach(app: typer.Typer) -> None:
         if request is not None:
             from tooling.check.runner import check_request
 
-            if len(paths) > 1:
-                raise UsageError("a request is for one model", got=f"{len(paths)} paths", expected="one")
+            _require_alone("a request", paths, {"--url": url, "--fix": fix, "--from-release": from_release})
             report = check_request(request, paths[0], target, model)
+        elif url is not None:
+            from tooling.check.served import compare
+            from tooling.server.client import address
+            from tooling.server.inventory import read_server
+
+            _require_alone("a comparison", paths, {"--fix": fix, "--from-release": from_release})
+            report = compare(read_server(address(url)), paths[0], target, model)
         else:
             report = _report(console, paths, target, model, compose, from_release, fix=fix)
         _answer(console, report, output_format)
         _exit(report, fail_on)
+
+
+def _require_alone(what: str, paths: list[Path], others: dict[str, object]) -> None:
+    """Raise UsageError for several paths, and for options that have no meaning beside --request or --url."""
+    if len(paths) > 1:
+        raise UsageError(f"{what} is for one repository", got=f"{len(paths)} paths", expected="one")
+    given = [name for name, value in others.items() if value]
+    if given:
+        raise UsageError(f"{what} judges nothing else", got=", ".join(given), hint="run it without them")
 
 
 def _target(

@@ -110,6 +110,7 @@ def _spec(tensor: Any, batching: bool) -> TensorSpec:
 
 def from_server(url: str, remote_name: str | None, model_dir: Path | None) -> Source:
     """A model that a server has loaded; its config goes to `model_dir`."""
+    from tooling.server.client import address
     from tooling.server.remote_signature import read_remote
 
     name = remote_name or (model_dir.absolute().name if model_dir else None)
@@ -117,9 +118,7 @@ def from_server(url: str, remote_name: str | None, model_dir: Path | None) -> So
         raise UsageError(
             "the model is not named", where="--url", hint="give --model NAME, or the directory to write to"
         )
-    if not url.rpartition(":")[2].isdecimal():
-        raise UsageError("not HOST:PORT", where="--url", got=f"`{url}`", expected="such as localhost:8000")
-    return Source(name, model_dir.absolute() if model_dir else None, read_remote(url, name))
+    return Source(name, model_dir.absolute() if model_dir else None, read_remote(address(url), name))
 
 
 def from_template(model_dir: Path, declared: Declared, max_batch_size: int | None, *, force: bool) -> Source:

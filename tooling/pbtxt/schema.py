@@ -27,6 +27,7 @@ _KINDS = {
     9: "string",
     10: "message",
 }
+_DEFAULTS: Mapping[str, Any] = {"double": 0.0, "float": 0.0, "bool": False, "string": "", "message": None}
 INTEGER_RANGES = {
     "int32": (-(2**31), 2**31 - 1),
     "int64": (-(2**63), 2**63 - 1),
@@ -47,6 +48,7 @@ class Field:
     tracked: bool
     """Whether a value equal to the default still counts as set (messages, oneof members, halves of a map entry)."""
     default: Any
+    """The default of one value; a message has none."""
     message: Descriptor | None
     enum_numbers: Mapping[str, int]
     enum_names: Mapping[int, str]
@@ -83,7 +85,7 @@ def _field(field: Any, owner: Descriptor) -> Field:
         is_map=message is not None and bool(message.GetOptions().map_entry),
         oneof=field.containing_oneof.name if field.containing_oneof else None,
         tracked=bool(message or field.containing_oneof or in_map_entry),
-        default=field.default_value,
+        default=_DEFAULTS.get(kind, 0),  # proto3 has no others
         message=message,
         enum_numbers={value.name: value.number for value in enum.values} if enum else {},
         enum_names={value.number: value.name for value in reversed(enum.values)} if enum else {},

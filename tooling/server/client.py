@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
-from typing import Any
+import re
+from typing import Any, Final
 from urllib.parse import quote
+
+from tooling.errors import MissingError, UsageError
+
+_ADDRESS: Final = re.compile(r"(?:http://)?([^\s/:@\[\]]+:\d{1,5}|\[[0-9A-Fa-f:.]+\]:\d{1,5})/?")
 
 
 class Answer(Exception):
@@ -14,6 +19,29 @@ class Answer(Exception):
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(f"{status}: {reason}")
         self.status, self.reason = status, reason
+
+
+def address(url: str) -> str:
+    """HOST:PORT of an HTTP endpoint, which may be written as a URL. Raises UsageError for anything else."""
+    found = _ADDRESS.fullmatch(url)
+    if found is None:
+        raise UsageError(
+            "not HOST:PORT",
+            where="--url",
+            got=f"`{url}`",
+            expected="the HTTP endpoint of a Triton server, such as localhost:8000",
+        )
+    return found[1]
+
+
+def unreachable(url: str, error: Exception) -> MissingError:
+    """The error for a place where no Triton server answers."""
+    return MissingError(
+        "no Triton server answers here",
+        where=url,
+        got=str(error) or type(error).__name__,
+        expected="HOST:PORT of its HTTP endpoint, such as localhost:8000",
+    )
 
 
 class TritonHttp:
@@ -30,6 +58,10 @@ class TritonHttp:
         """The server's `--id`, which tells a left-over server on the same port from ours."""
         return str(self._call("GET", "/v2")["name"])
 
+    def version(self) -> str:
+        """The version of tritonserver, such as `2.51.0`."""
+        return str(self._call("GET", "/v2")["version"])
+
     def load(self, name: str, config_json: str | None) -> None:
         """Load a model, with another configuration than the one on disk when `config_json` is given."""
         parameters = {} if config_json is None else {"config": config_json}
@@ -40,8 +72,11 @@ class TritonHttp:
 
     def states(self, name: str) -> list[str]:
         """The state of each version of a model that the server knows (READY, LOADING, UNLOADING, UNAVAILABLE)."""
-        index = self._call("POST", "/v2/repository/index", {})
-        return [str(entry["state"]) for entry in index if entry["name"] == name and "state" in entry]
+        return [str(entry["state"]) for entry in self.index() if entry["name"] == name and "state" in entry]
+
+    def index(self) -> list[dict[str, Any]]:
+        """Every version of every model: name; version, state and reason where it was ever loaded."""
+        return [dict(entry) for entry in self._call("POST", "/v2/repository/index", {})]
 
     def model_names(self) -> list[str]:
         """The models that are ready to serve."""

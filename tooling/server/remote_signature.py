@@ -6,8 +6,8 @@ import http.client
 from pathlib import Path
 from typing import Any, Final
 
-from tooling.errors import MissingError, UsageError, suggest
-from tooling.server.client import Answer, TritonHttp
+from tooling.errors import UsageError, suggest
+from tooling.server.client import Answer, TritonHttp, unreachable
 from tooling.signature.spec import ModelSignature, TensorSpec
 
 _TIMEOUT_S: Final = 10
@@ -32,12 +32,7 @@ def read_remote(url: str, name: str) -> ModelSignature:
             hint=suggest(name, known) or answer.reason,
         ) from answer
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise MissingError(
-            "no Triton server answers here",
-            where=url,
-            got=str(error) or type(error).__name__,
-            expected="HOST:PORT of its HTTP endpoint, such as localhost:8000",
-        ) from error
+        raise unreachable(url, error) from error
     if config.get("platform") == "ensemble":
         raise UsageError("an ensemble has no backend", where=url, got=f"`{name}`", hint="make it with --ensemble")
     batching = int(config["max_batch_size"]) > 0
