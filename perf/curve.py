@@ -4,23 +4,22 @@ Layer: above sim; reads and writes its file.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from perf.sim import Machine, ServiceModel
+from perf.sim import Machine, Scatter, ServiceModel
 from perf.sim.scenario import TIMER_LATENESS_US
 from perf.validation import validated
 from tooling.errors import UsageError
-from tooling.repository import read_text, write_atomic
+from tooling.repository import read_json, write_atomic
 
 Point = tuple[int, int]
 """Rows and length of one execution."""
@@ -39,18 +38,27 @@ class Setting(NamedTuple):
 
 CURVES = Path(".tritune") / "curves"
 _QUANTILES = 200
+_ALIKE = 1.6
+"""Executions that take up to so many times as long scatter alike."""
+_LEAST_FACTOR = 0.05
 _LAW = ("", "·rows", "·rows·length", "·rows·length²")
 _GOOD_FIT = 0.15
+
+
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Moment = Annotated[float, Field(ge=0, le=1e12)]
+Duration = Annotated[float, Field(gt=0, le=1e8)]
+"""Up to 100 s, as the simulator takes."""
 
 
 class Batch(BaseModel):
     """Executions of one size in a run, and the mean of what Triton says they took: input, inference and output."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    rows: int = Field(ge=1)
-    executions: int = Field(ge=1)
-    compute_us: float = Field(gt=0)
+    rows: Count
+    executions: Count
+    compute_us: Duration
 
 
 class CurveRun(BaseModel):
@@ -58,16 +66,22 @@ class CurveRun(BaseModel):
     `instances` instances with `threads` threads each. `sent_us` and `latency_us` are the requests as the clients saw
     them, in order."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    threads: int = Field(ge=1)
-    instances: int = Field(ge=1)
-    clients: int = Field(ge=1)
-    rows: int = Field(ge=1)
-    lengths: tuple[int, ...] = Field(min_length=1)
-    sent_us: tuple[float, ...] = Field(min_length=1)
-    latency_us: tuple[float, ...] = Field(min_length=1)
+    threads: Count
+    instances: Count
+    clients: Count
+    rows: Count
+    lengths: tuple[Count, ...] = Field(min_length=1)
+    sent_us: tuple[Moment, ...] = Field(min_length=1)
+    latency_us: tuple[Duration, ...] = Field(min_length=1)
     batches: tuple[Batch, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _whole(self) -> CurveRun:
+        if len(self.sent_us) != len(self.latency_us):
+            raise ValueError("`sent_us` and `latency_us` must be equally long")
+        return self
 
     @property
     def point(self) -> Point | None:
@@ -94,7 +108,7 @@ class CurveRun(BaseModel):
 class ServiceCurve(BaseModel):
     """Every run of a profile and what it holds for. `lengths` are those of the traffic it was made for."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     schema_version: Literal[1] = 1
     kind: Literal["service_curve"] = "service_curve"
@@ -105,8 +119,21 @@ class ServiceCurve(BaseModel):
     started: str
     wall_s: float
     foreign_cores: float | None = None
-    lengths: tuple[int, ...]
+    lengths: tuple[Count, ...] = Field(min_length=1)
     runs: tuple[CurveRun, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _whole(self) -> ServiceCurve:
+        for place, names in (("host", {"cpu": str, "cores": int}), ("model", {"name": str})):
+            for name, kind in names.items():
+                if not isinstance(getattr(self, place).get(name), kind):
+                    raise ValueError(f"`{place}.{name}` is missing or of another type")
+        for setting in self.settings:
+            points = self.of(setting).busy(1)
+            rows, lengths = ({point[axis] for point in points} for axis in (0, 1))
+            if not points or len(points) < len(rows) * len(lengths):
+                raise ValueError(f"{setting}: a run of one client is missing for some pair of rows and length")
+        return self
 
     @property
     def settings(self) -> tuple[Setting, ...]:
@@ -217,16 +244,37 @@ class Series:
         return self._over(statistics.fmean(run.latency_us) - run.compute_us - self.dispatch_us for run in lone)
 
     @cached_property
-    def spread(self) -> tuple[float, ...]:
-        """Single executions over the mean of their run, as equally likely factors."""
-        factors = [
-            (latency - statistics.fmean(run.latency_us)) / run.compute_us + 1
-            for runs in self.busy(1).values()
-            for run in runs
-            for latency in run.latency_us
+    def scatter(self) -> Scatter:
+        """Single executions over what is typical of their point, whole slow runs included; of mean 1.
+
+        The factors of a point are those of all points that take about as long: one alone was executed too seldom.
+        """
+        found = [(self.points[run.point], factors) for run, factors in self._factors() if run.point]
+        pools = {
+            time: np.sort(np.concatenate([factors for near, factors in found if 1 / _ALIKE < near / time < _ALIKE]))
+            for time in sorted(set(self.points.values()))
+        }
+        places = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+        factors = [np.quantile(pool, places) for pool in pools.values()]
+        ranks = [
+            (np.searchsorted(pools[time], own) + np.searchsorted(pools[time], own, "right")) / 2 / len(pools[time])
+            for time, own in found
         ]
-        chosen = np.maximum(np.quantile(factors, (np.arange(_QUANTILES) + 0.5) / _QUANTILES), 0.05)
-        return tuple((chosen / chosen.mean()).tolist())
+        return Scatter(
+            tuple(pools),
+            tuple(tuple((row / row.mean()).tolist()) for row in factors),
+            tuple(tuple(row.tolist()) for row in ranks),
+        )
+
+    def _factors(self) -> Iterator[tuple[CurveRun, Any]]:
+        """The runs with nothing waiting, and their executions over what is typical of so many at a time."""
+        for clients in range(1, len(self.slowdown) + 1):
+            for runs in self.busy(clients).values():
+                typical_us = _typical_us(runs)
+                for run in runs:
+                    latency_us = np.asarray(run.latency_us)
+                    took_us = latency_us - latency_us.mean() + run.compute_us
+                    yield run, np.maximum(took_us / typical_us, _LEAST_FACTOR)
 
     def uncertainty(self, point: Point) -> float:
         """Twice the standard error of a point's runs, as a share of it."""
@@ -251,7 +299,7 @@ class Series:
             (rows, length): time + (self.dispatch_us + self.merge_us * (rows - 1)) / 1e3
             for (rows, length), time in self.points.items()
         }
-        return ServiceModel.measured(points, slowdown=self.slowdown, spread=self.spread, spin=self.spin)
+        return ServiceModel.measured(points, slowdown=self.slowdown, scatter=self.scatter, spin=self.spin)
 
     def machine(self) -> Machine:
         return Machine(client_overhead_us=round(self.client_us), timer_lateness_us=TIMER_LATENESS_US)
@@ -300,9 +348,5 @@ def write_curve(curve: ServiceCurve, path: Path) -> None:
 
 def read_curve(path: Path) -> ServiceCurve:
     """A stored curve. Raises UsageError when there is none or it is damaged."""
-    text = read_text(path, hint="measure one with `tritune profile MODEL_DIR`, or name it with --curve")
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise UsageError("not JSON", where=path, got=error, expected="a curve that `tritune profile` wrote") from None
-    return validated(ServiceCurve, data, path)
+    hint = "measure one with `tritune profile MODEL_DIR`, or name it with --curve"
+    return validated(ServiceCurve, read_json(path, expected="a curve that `tritune profile` wrote", hint=hint), path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from tooling.config.names import name_problem
 from tooling.config.proto import ModelConfig
@@ -79,6 +81,24 @@ def read_text(path: Path, *, hint: str | None = None) -> str:
         return path.read_bytes().decode("utf-8", "surrogateescape")
     except OSError as error:
         raise UsageError("cannot be read", where=path, got=error.strerror, hint=hint) from error
+
+
+def read_json(path: Path, *, expected: str, hint: str | None = None) -> object:
+    """What a JSON file holds; NaN and Infinity are no JSON. Raises UsageError, with `expected` where it is none."""
+    text = read_text(path, hint=hint)
+    got: object
+    try:
+        return json.loads(text, parse_constant=refuse_constant)
+    except ValueError as error:
+        got = error
+    except RecursionError:
+        got = "brackets nested too deeply"
+    raise UsageError("not JSON", where=path, got=got, expected=expected, hint=hint)
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """For `parse_constant` of the json module, which takes NaN and Infinity for numbers."""
+    raise ValueError(f"{name} is no figure")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from perf.sim.config import BatcherConfig, QueuePolicy
 from perf.sim.engine import run, simulate
 from perf.sim.prediction import Prediction, StagePrediction, Trace
-from perf.sim.service import ServiceModel
+from perf.sim.service import Scatter, ServiceModel
 from perf.sim.state import Machine, Stage
 from perf.sim.traffic import Arrivals
 
@@ -13,6 +13,7 @@ __all__ = [
     "Machine",
     "Prediction",
     "QueuePolicy",
+    "Scatter",
     "ServiceModel",
     "Stage",
     "StagePrediction",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from types import FunctionType
 
 from perf.sim import batcher, kernel, lines, memory
@@ -22,11 +21,11 @@ def compiled_run() -> Callable[[Memory], None] | None:
         from numba.extending import register_jitable
     except ImportError:
         return None
+    entry, options = _entry(), {"error_model": "numpy", "nogil": True}
     for module in SOURCES:
         for function in vars(module).values():
             if isinstance(function, FunctionType) and function.__module__ == module.__name__:
                 register_jitable(function)
-    entry, options = _entry(_digest()), {"error_model": "numpy", "nogil": True}
     compiled: Callable[[Memory], None]
     try:
         compiled = njit(cache=True, **options)(entry)
@@ -35,15 +34,28 @@ def compiled_run() -> Callable[[Memory], None] | None:
     return compiled
 
 
-def _digest() -> int:
-    return zlib.crc32(b"".join(Path(str(module.__file__)).read_bytes() for module in SOURCES))
+def _entry() -> Callable[[Memory], None]:
+    """`kernel.run` under a name of this very code, which numba names its cache files after.
 
-
-def _entry(digest: int) -> Callable[[Memory], None]:
-    """numba's cache looks at the file of the compiled function only; `digest` in its key adds the kernel's files."""
+    Other machine code than that of the memory's layout writes beside it. numba asks only whether this file changed,
+    and processes that share an index of several builds can swap their entries.
+    """
 
     def enter(m: Memory) -> None:
-        if digest >= 0:
-            kernel.run(m)
+        kernel.run(m)
 
+    enter.__qualname__ = f"run_{_digest()}"
     return enter
+
+
+def _digest() -> str:
+    """Of the code and the constants as loaded: their files may have changed since."""
+    digest = hashlib.sha256()
+    for module in SOURCES:
+        for name, value in vars(module).items():
+            if isinstance(value, FunctionType):
+                code = value.__code__
+                digest.update(repr((name, code.co_code, code.co_consts, code.co_names)).encode())
+            elif isinstance(value, int):
+                digest.update(repr((name, value)).encode())
+    return digest.hexdigest()[:16]

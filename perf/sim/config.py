@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tooling.config.proto import ModelConfig
 from tooling.errors import Problem, UsageError
 
-MAX_LEVELS = 1_000  # each level costs two lines of the simulated queue
+MAX_LEVELS = MAX_INSTANCES = 1_000  # each costs a record that is gone through again and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,15 @@ class BatcherConfig:
     def _problems(self) -> list[Problem]:
         levels = self.priority_levels
         rules = [
-            ("max_batch_size", self.max_batch_size, self.max_batch_size >= 0, "0 or more"),
+            ("max_batch_size", self.max_batch_size, 0 <= self.max_batch_size < 2**31, "0 or more, in 32 bits"),
             ("max_queue_delay_us", self.max_queue_delay_us, self.max_queue_delay_us >= 0, "0 or more"),
-            ("instance_count", self.instance_count, self.instance_count >= 1, "1 or more"),
-            ("priority_levels", levels, 0 <= levels <= MAX_LEVELS, f"0 to {MAX_LEVELS} (a limit of the simulator)"),
+            (
+                "instance_count",
+                self.instance_count,
+                1 <= self.instance_count <= MAX_INSTANCES,
+                _limit(1, MAX_INSTANCES),
+            ),
+            ("priority_levels", levels, 0 <= levels <= MAX_LEVELS, _limit(0, MAX_LEVELS)),
         ]
         rules += [
             ("preferred_batch_size", size, 1 <= size <= self.max_batch_size, f"1 to {self.max_batch_size}")
@@ -113,6 +118,10 @@ class BatcherConfig:
             default_queue_policy=_policy(batching.default_queue_policy),
             priority_queue_policy={level: _policy(p) for level, p in batching.priority_queue_policy.items()},
         )
+
+
+def _limit(least: int, most: int) -> str:
+    return f"{least} to {most} (a limit of the simulator)"
 
 
 def _instances(config: ModelConfig) -> int:

@@ -14,7 +14,10 @@ WORK_BITS = 8  # fraction of a ns kept in the work left of an execution
 
 
 def run(m: Memory) -> None:
-    """Play events in order until every request is answered: at one moment ends first, then arrivals, then timers."""
+    """Play events in order until every request is answered: at one moment ends first, then arrivals, then timers.
+
+    Raises RuntimeError when nothing can happen any more, which no rule of the batcher allows.
+    """
     while m[at.UNANSWERED] > 0:
         r = m[at.ARRIVED]
         arrival = m[r + at.SENT] if r < m[at.ISSUED] else NEVER
@@ -26,6 +29,8 @@ def run(m: Memory) -> None:
             if m[s + at.TIMER] < timer:
                 timer, timed = m[s + at.TIMER], s
             s = m[s + at.NEXT_STAGE]
+        if min(end, arrival, timer) == NEVER:
+            raise RuntimeError("requests wait and nothing happens")
         if end <= arrival and end <= timer:
             finish(m, ender, end)
         elif arrival <= timer:
@@ -178,11 +183,13 @@ def merge(m: Memory, s: int, p: int, now: int) -> None:
 
 
 def service_ns(m: Memory, s: int, p: int) -> int:
-    """The service time of a payload alone on the machine: by its longest request and its rows, times a drawn factor."""
+    """The service time of a payload alone on the machine: by its longest request and its rows, times a factor at the
+    drawn place of those for its kind."""
     draw = m[s + at.DRAW]
-    m[s + at.DRAW] = draw + 1 if draw + 1 < m[s + at.SPREAD_END] else m[s + at.SPREAD]
-    times = m[s + at.SERVICE] + m[p + at.LONGEST] * m[s + at.SERVICE_ROWS]
-    return max(1, int(m[times + m[p + at.ROWS]] * m[draw] >> ONE_BITS))
+    m[s + at.DRAW] = draw + 1 if draw + 1 < m[s + at.DRAWS_END] else m[s + at.DRAWS]
+    cell = m[p + at.LONGEST] * m[s + at.SERVICE_ROWS] + m[p + at.ROWS]
+    factor = m[m[s + at.FACTORS] + m[m[s + at.KINDS] + cell] + m[draw]]
+    return max(1, int(m[m[s + at.SERVICE] + cell] * factor >> ONE_BITS))
 
 
 def finish(m: Memory, s: int, now: int) -> None:
@@ -202,7 +209,7 @@ def finish(m: Memory, s: int, now: int) -> None:
         respond(m, s, r, now)
         r = following
     if wake_lost(m, s):
-        batcher(m, s, now)
+        settle(m, s, now)  # by the instances that were idle before
         m[s + at.IDLE] += 1
         schedule(m, s, now)
         if m[s + at.CONTENDED]:

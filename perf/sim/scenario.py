@@ -18,6 +18,10 @@ TIMER_LATENESS_US = 300
 """How much later a batch waits than its delay says: 0.2 to 0.4 ms in traffic recorded on a 2-core server."""
 
 
+Milliseconds = Annotated[float, Field(ge=0, le=1e6)]
+Length = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
 class Scenario(BaseModel):
     """Requests of one row at explicit times, [send time in s, length], to a model that takes a_ms + c_ms × rows.
 
@@ -26,17 +30,17 @@ class Scenario(BaseModel):
     scenario comes from and what was seen; they do not change the prediction.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     max_batch_size: int = Field(ge=0)
     preferred_batch_sizes: tuple[int, ...] = ()
     max_queue_delay_us: int = Field(default=0, ge=0)
     instances: int = Field(default=1, ge=1)
-    a_ms: float = Field(ge=0)
-    c_ms: float = Field(default=0, ge=0)
-    arrivals: tuple[tuple[Annotated[float, Field(ge=0)], Annotated[int, Field(ge=1)]], ...] = Field(min_length=1)
-    execution_overhead_ms: float = Field(default=0, ge=0)
-    client_overhead_ms: float = Field(default=0, ge=0)
+    a_ms: Milliseconds
+    c_ms: Milliseconds = 0
+    arrivals: tuple[tuple[Annotated[float, Field(ge=0, le=1e8)], Length], ...] = Field(min_length=1)
+    execution_overhead_ms: Milliseconds = 0
+    client_overhead_ms: Milliseconds = 0
     id: str = ""
     rate_rps: float | None = None
     lengths: tuple[int, ...] = ()

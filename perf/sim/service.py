@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,46 @@ import numpy.typing as npt
 from tooling.errors import UsageError
 
 Integers = npt.NDArray[np.int64]
+LONGEST_MS = 100_000.0  # more overflows the integers of the kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """How single executions differ from the service time, as it was seen.
+
+    `factors[i]` are equally likely ones of an execution that takes about `times_ms[i]`: a pause of some ms weighs more
+    on a short one. Each row ascends, and all are equally long. `runs` are places among them, from 0 to 1, that
+    executions took one after the other; they are replayed run by run, because slow ones come together. Without runs
+    every execution is on its own.
+    """
+
+    times_ms: tuple[float, ...]
+    factors: tuple[tuple[float, ...], ...]
+    runs: tuple[tuple[float, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        factors = np.asarray(self.factors, dtype=float)
+        if factors.ndim != 2 or len(factors) != len(self.times_ms) or not factors.size:
+            raise UsageError("factors must be of equal number for each time", where="service")
+        if not np.isfinite(factors).all() or (factors <= 0).any():
+            raise UsageError("factors must be positive", where="service")
+
+    def kinds(self, times_ns: Integers) -> Integers:
+        """For each time, which row of factors is nearest, by ratio."""
+        known = np.log(np.asarray(self.times_ms) * 1e6)
+        return np.searchsorted((known[1:] + known[:-1]) / 2, np.log(np.maximum(times_ns, 1)))
+
+    def draws(self, count: int, seed: Sequence[int]) -> Integers:
+        """`count` places in a row of factors, one an execution."""
+        random, places = np.random.default_rng(seed), len(self.factors[0])
+        if not self.runs:
+            return random.integers(0, places, count)
+        runs = [np.minimum((np.asarray(run) * places).astype(np.int64), places - 1) for run in self.runs]
+        enough = -(-count // min(map(len, runs)))
+        lengths = np.array([len(run) for run in runs])
+        chosen = random.integers(0, len(runs), enough)
+        chosen = chosen[: int(np.searchsorted(lengths[chosen].cumsum(), count)) + 1]
+        return np.concatenate([runs[run] for run in chosen])[:count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +62,14 @@ class ServiceModel:
     `times_ms[i][j]` is one execution alone on the machine, of `rows[j]` rows of `lengths[i]`, overheads included.
     `slowdown[n-1]` is how much slower an execution is while n instances are busy (the last value holds for more).
     `spin` is how much slower it is yet while the batcher's thread spins: when the next request has another shape than
-    the batch that waits for an instance. `spread` are factors around 1 that executions draw from at random, such as
-    the residuals of a measured curve.
+    the batch that waits for an instance. `scatter` is how single executions differ from the grid.
     """
 
     lengths: tuple[int, ...]
     rows: tuple[int, ...]
     times_ms: tuple[tuple[float, ...], ...]
     slowdown: tuple[float, ...] = ()
-    spread: tuple[float, ...] = ()
+    scatter: Scatter | None = None
     spin: float = 1.0
 
     def __post_init__(self) -> None:
@@ -45,14 +85,27 @@ class ServiceModel:
         if (
             not np.isfinite(grid).all()
             or (grid <= 0).any()
-            or any(f <= 0 for f in (*self.slowdown, *self.spread, self.spin))
+            or any(not 0 < f < math.inf for f in (*self.slowdown, self.spin))
         ):
             raise UsageError("service times and factors must be positive", where="service")
 
     @classmethod
-    def linear(cls, a_ms: float, c_ms: float = 0.0, overhead_ms: float = 0.0, **options: Any) -> ServiceModel:
-        """The law a_ms + c_ms × rows, for every length, plus an overhead of each execution."""
+    def linear(
+        cls,
+        a_ms: float,
+        c_ms: float = 0.0,
+        overhead_ms: float = 0.0,
+        *,
+        spread: Sequence[float] = (),
+        **options: Any,
+    ) -> ServiceModel:
+        """The law a_ms + c_ms × rows, for every length, plus an overhead of each execution.
+
+        `spread` are factors around 1, of which each execution draws one.
+        """
         fixed = a_ms + overhead_ms
+        if spread:
+            options["scatter"] = Scatter((1.0,), (tuple(sorted(spread)),))
         return cls((1,), (1, 2), ((fixed + c_ms, fixed + 2 * c_ms),), **options)
 
     @classmethod
@@ -76,6 +129,13 @@ class ServiceModel:
         by_rows = _along(self.rows, grid.T, range(max_rows + 1))
         times = _along(self.lengths, by_rows.T, lengths)
         smallest = grid.min() / 10  # a line drawn far below the grid may cross zero
+        if (longest := float(times.max())) > LONGEST_MS:
+            raise UsageError(
+                "an execution takes too long to be simulated",
+                where="service",
+                got=f"{longest / 1e3:.0f} s for {max_rows} rows of {max(lengths)}",
+                expected=f"{LONGEST_MS / 1e3:.0f} s at most",
+            )
         return np.asarray(np.rint(np.maximum(times, smallest) * 1e6), dtype=np.int64)
 
 

@@ -14,9 +14,11 @@ from perf.sim.config import BatcherConfig
 from perf.sim.memory import MISS_SCALE, NEVER, NONE, ONE
 from perf.sim.service import ServiceModel
 from perf.sim.traffic import Arrivals, repeat
+from tooling.errors import UsageError
 
 Integers = npt.NDArray[np.int64]
 MAX_DRAWS = 1 << 20
+MAX_CELLS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Layout:
 def lay_out(stages: Sequence[Stage], arrivals: Arrivals, machine: Machine, seed: int) -> Layout:
     """The memory before the first event."""
     lengths, shapes = np.unique(np.asarray(arrivals.lengths, dtype=np.int64), return_inverse=True)
-    most_rows = max(int(np.max(arrivals.sizes)), *(s.config.max_batch_size for s in stages), 1)
+    most_rows = _most_rows(stages, arrivals, len(lengths))
     addresses = tuple(at.RUN + s * at.STAGE for s in range(len(stages)))
     parts = [np.zeros(at.RUN, dtype=np.int64)]
     parts += [_stage(s, machine) for s in stages]
@@ -90,7 +92,7 @@ def lay_out(stages: Sequence[Stage], arrivals: Arrivals, machine: Machine, seed:
             if end is not None:
                 record[end] = address
             parts.append(table)
-        record[at.DRAW] = record[at.SPREAD]
+        record[at.DRAW] = record[at.DRAWS]
     size = -(-(at.RAN + len(stages)) // 8) * 8  # whole cache lines
     memory = np.zeros(address + arrivals.count * (size + at.EXECUTED_SIZE * len(stages)), dtype=np.int64)
     memory[:address] = np.concatenate(parts)
@@ -103,6 +105,26 @@ def lay_out(stages: Sequence[Stage], arrivals: Arrivals, machine: Machine, seed:
     memory[[at.EXECUTED, at.THINK]] = end, machine.client_overhead_us * 1_000
     memory[at.RANDOM] = seed % MISS_SCALE
     return Layout(memory, requests, memory[end:].reshape(-1, at.EXECUTED_SIZE), addresses)
+
+
+def _most_rows(stages: Sequence[Stage], arrivals: Arrivals, lengths: int) -> int:
+    """The most rows that a payload can have. Raises UsageError where a table of them by length would be too large."""
+    largest = int(np.max(arrivals.sizes))
+    batch = max(s.config.max_batch_size for s in stages)
+    most = max(largest, min(batch, largest * (arrivals.concurrency or arrivals.count)), 1)
+    if most * lengths > MAX_CELLS:
+        raise UsageError(
+            "too many combinations of rows and lengths",
+            where="simulator",
+            got=f"up to {most} rows of {lengths} lengths",
+            expected=f"{MAX_CELLS} combinations at most (a limit of the simulator)",
+        )
+    return most
+
+
+def _ns(duration_us: int) -> int:
+    """Durations in us in a config may be anything up to 2⁶⁴; what passes a lifetime is cut."""
+    return min(duration_us * 1_000, NEVER // 4)
 
 
 def _fill(requests: Integers, arrivals: Arrivals, shapes: npt.NDArray[Any]) -> None:
@@ -135,7 +157,7 @@ def _stage(stage: Stage, machine: Machine) -> Integers:
     record = np.zeros(at.STAGE, dtype=np.int64)
     record[at.MAX_BATCH] = config.max_batch_size if _batching(config) else 1
     record[at.MAX_PREFERRED] = max(_preferred(config), default=0)
-    record[at.DELAY] = config.max_queue_delay_us * 1_000 if config.dynamic_batching else 0
+    record[at.DELAY] = _ns(config.max_queue_delay_us) if config.dynamic_batching else 0
     record[at.INSTANCES] = record[at.IDLE] = config.instance_count
     record[at.EQUAL] = config.shape_checked or config.optional_inputs
     record[at.EVERY_WAKES] = config.shape_checked
@@ -166,12 +188,16 @@ def _tables(
     rows = range(most_rows + 1)
     lines = [line for level in range(1, max(1, config.priority_levels) + 1) for line in _lines(config, level)]
     worker = np.full(at.WORKER, NEVER, dtype=np.int64)
+    times = stage.service.table_ns(lengths, most_rows).ravel()
+    kinds, factors, draws = _scatter(stage.service, times, min(count, MAX_DRAWS), seed)
     return [
         (at.PREFERRED, None, _table(row in sizes for row in rows)),
         (at.FOLLOWING, None, _table(min((p for p in sizes if p > row), default=0) for row in rows)),
-        (at.SERVICE, None, stage.service.table_ns(lengths, most_rows).ravel()),
+        (at.SERVICE, None, times),
+        (at.KINDS, None, kinds),
+        (at.FACTORS, None, factors),
         (at.SLOWDOWN, None, _slowdown(stage.service, config.instance_count)),
-        (at.SPREAD, at.SPREAD_END, _spread(stage.service, min(count, MAX_DRAWS), seed)),
+        (at.DRAWS, at.DRAWS_END, draws),
         (at.LINES, at.LINES_END, _table(value for line in lines for value in line)),
         (at.PAYLOADS, None, np.zeros(_ring(config) * at.PAYLOAD, dtype=np.int64)),
         (at.WORKERS, at.WORKERS_END, np.tile(worker, config.instance_count)),
@@ -189,7 +215,7 @@ def _lines(config: BatcherConfig, level: int) -> tuple[list[int], list[int]]:
     for line in (fresh, delayed):
         line[at.HEAD] = line[at.TAIL] = NONE
     fresh[at.REJECTS] = policy.timeout_action == "REJECT"
-    fresh[at.TIMEOUT] = policy.default_timeout_us * 1_000
+    fresh[at.TIMEOUT] = _ns(policy.default_timeout_us)
     fresh[at.OVERRIDE] = policy.allow_timeout_override
     fresh[at.MAX_QUEUE] = policy.max_queue_size
     return fresh, delayed
@@ -202,9 +228,13 @@ def _slowdown(service: ServiceModel, instances: int) -> Integers:
     return _table(round(factor * ONE) for factor in (*busy, *(factor * service.spin for factor in busy)))
 
 
-def _spread(service: ServiceModel, draws: int, seed: Sequence[int]) -> Integers:
-    """Drawn factors of the service time, one an execution."""
-    if not service.spread:
-        return np.full(1, ONE, dtype=np.int64)
-    drawn = np.random.default_rng(seed).choice(np.asarray(service.spread), draws)
-    return np.asarray(np.rint(drawn * ONE), dtype=np.int64)
+def _scatter(
+    service: ServiceModel, times_ns: Integers, draws: int, seed: Sequence[int]
+) -> tuple[Integers, Integers, Integers]:
+    """For each service time where its factors begin; the factors; the drawn places in them, one an execution."""
+    scatter = service.scatter
+    if scatter is None:
+        return np.zeros_like(times_ns), np.full(1, ONE, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    factors = np.asarray(scatter.factors)
+    begins = scatter.kinds(times_ns) * factors.shape[1]
+    return begins, np.rint(factors.ravel() * ONE).astype(np.int64), scatter.draws(draws, seed)

@@ -73,7 +73,7 @@ def test_what_was_put_in_is_found_again() -> None:
     assert series.dispatch_us == pytest.approx(DISPATCH)
     assert series.client_us == pytest.approx(CLIENT)
     assert series.merge_us == pytest.approx(MERGE)
-    assert series.spread == pytest.approx([1.0] * len(series.spread))
+    assert np.asarray(series.scatter.factors) == pytest.approx(1.0)
 
 
 def test_the_law_is_found_and_fits() -> None:
@@ -98,15 +98,39 @@ def test_one_disturbed_run_does_not_move_a_point() -> None:
     assert noisy.uncertainty((1, 8)) == math.inf
 
 
-def test_scatter_becomes_spread() -> None:
-    rng = np.random.default_rng(0)
-    base = run(1, 1, 8)
-    mean = float(np.mean(base.latency_us))
-    latency = mean + base.compute_us * 0.2 * rng.standard_normal(400)
-    noisy = base.model_copy(update={"sent_us": tuple(range(400)), "latency_us": tuple(latency.tolist())})
-    series = curve(*[noisy] * 3).of(SETTING)
-    assert np.mean(series.spread) == pytest.approx(1.0)
-    assert 0.1 < np.std(series.spread) < 0.25
+def scattered(rows: int, factors: list[float], *, slow: float = 1.0) -> CurveRun:
+    """A run of one request after the other, whose executions take these factors of what it takes, and all are slow."""
+    base = run(1, rows, 8)
+    took = np.array(factors) * slow * base.compute_us
+    batch = Batch(rows=rows, executions=len(took), compute_us=float(took.mean()))
+    latency = tuple((took + DISPATCH + CLIENT).tolist())
+    times = {"sent_us": tuple(range(len(took))), "latency_us": latency, "batches": (batch,)}
+    return base.model_copy(update=times)
+
+
+def test_scatter_is_that_of_executions_that_take_as_long() -> None:
+    """Every tenth execution of one row takes twice as long; those of eight rows hardly differ."""
+    short = [scattered(1, [1.0] * 9 + [2.0]) for _ in range(9)]
+    long = [scattered(8, [0.99, 1.01] * 5) for _ in range(9)]
+    series = curve(*short, *long).of(SETTING)
+    scatter = series.scatter
+    assert list(scatter.times_ms) == sorted(set(series.points.values()))
+    one, eight = (scatter.factors[scatter.times_ms.index(series.points[rows, 8])] for rows in (1, 8))
+    assert np.mean(one) == pytest.approx(1.0)
+    assert max(one) / min(one) == pytest.approx(2.0)
+    assert 0.03 < np.mean(np.array(one) > 1.5) < 0.10  # beside points without scatter that take about as long
+    assert max(eight) / min(eight) < 1.03
+
+
+def test_slow_runs_are_replayed_whole() -> None:
+    """One run of three is a third slower: it reaches the tail, and its executions stay together."""
+    runs = [scattered(1, [0.98, 1.02] * 10, slow=slow) for slow in (1.0, 1.0, 1.33)]
+    only = curve().model_copy(update={"runs": tuple(runs)}).of(SETTING)
+    factors = np.array(only.scatter.factors[0])
+    assert np.quantile(factors, 0.9) / np.median(factors) == pytest.approx(1.33, rel=0.05)
+    drawn = factors[only.scatter.draws(2_000, [0])] / np.median(factors) > 1.2
+    assert np.mean(drawn) == pytest.approx(1 / 3, abs=0.15)
+    assert np.mean(drawn[1:][drawn[:-1]]) > 0.9
 
 
 def test_the_simulator_gets_the_times_of_the_curve() -> None:
@@ -126,7 +150,7 @@ def test_two_lengths_in_turn_tell_how_spinning_slows() -> None:
     alone = (compute_us(1, 8) + compute_us(1, 16)) / 2
     batches = [
         Batch(rows=1, executions=20, compute_us=1.8 * SLOWER * alone),
-        Batch(rows=2, executions=1, compute_us=9e9),
+        Batch(rows=2, executions=1, compute_us=9e7),
     ]
     mixed = run(5, 1, 8).model_copy(update={"lengths": (8, 16), "batches": tuple(batches)})
     series = curve(mixed).of(SETTING)

@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from perf.sim import Arrivals, BatcherConfig, Machine, QueuePolicy, ServiceModel, Stage, Trace, run
+from perf.sim import Arrivals, BatcherConfig, Machine, QueuePolicy, Scatter, ServiceModel, Stage, Trace, run
 from perf.sim.memory import ANSWERED, NONE, REFUSED, TIMED_OUT
 
 policies = st.builds(
@@ -46,7 +46,9 @@ services = st.builds(
     ServiceModel.linear,
     st.sampled_from([0.05, 1.0, 7.0]),
     st.sampled_from([0.0, 0.3]),
-    spread=st.sampled_from([(), (0.5, 1.0, 3.0)]),
+    scatter=st.sampled_from(
+        [None, Scatter((1.0,), ((0.5, 1.0, 3.0),)), Scatter((1.0, 9.0), ((0.5, 2.0), (0.9, 1.0)), ((0.1, 0.9), (1.0,)))]
+    ),
     slowdown=st.sampled_from([(), (1.0, 1.7), (1.0, 1.0, 2.5)]),
     spin=st.sampled_from([1.0, 1.6]),
 )
@@ -73,7 +75,27 @@ def traffic(draw: st.DrawFn) -> Arrivals:
     return Arrivals(count=count, times_ns=np.cumsum(np.resize(np.array(gaps, dtype=np.int64), count)), **columns)
 
 
+# An execution ends without waking the batcher; it runs by chance, stages what two idle instances can take, and spins.
+MISSED = Stage(
+    BatcherConfig(
+        3,
+        preferred_batch_size=(1, 2, 3),
+        max_queue_delay_us=20_000,
+        instance_count=3,
+        shape_checked=True,
+        default_queue_policy=QueuePolicy(default_timeout_us=50_000, allow_timeout_override=True),
+    ),
+    ServiceModel.linear(0.05, slowdown=(1.0, 1.7)),
+)
+
+
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(
+    [MISSED],
+    Arrivals.closed(5, 56, lengths=[1, 2], priorities=[3, 1, 0, 4], timeouts_us=[200]),
+    Machine(timer_lateness_us=200, lost_wakeup_share=1.0),
+    0,
+)
 @given(stages, traffic(), machines, st.integers(0, 5))
 def test_compiled_and_plain_kernels_are_identical_and_keep_the_rules(
     row: list[Stage], arrivals: Arrivals, machine: Machine, seed: int
@@ -120,6 +142,18 @@ def test_import_loads_neither_numba_nor_grpc() -> None:
         "assert 'numba' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_machine_code_is_kept_for_the_code_it_was_made_of(monkeypatch) -> None:
+    """Made for another memory layout it would write beside the memory."""
+    from perf.sim import compiled, kernel
+
+    before = compiled._entry().__qualname__
+    assert compiled._entry().__qualname__ == before
+    monkeypatch.setattr(kernel, "WORK_BITS", 9)
+    constant = compiled._entry().__qualname__
+    monkeypatch.setattr(kernel, "pace", kernel.dequeue)
+    assert len({before, constant, compiled._entry().__qualname__}) == 3
 
 
 def test_without_numba_the_plain_kernel_answers(monkeypatch) -> None:
