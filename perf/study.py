@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from perf.measurement import Measurement
 from tooling.errors import Problem, UsageError
+from tooling.repository import refuse_constant
 
 SCHEMA_VERSION = 1
 FILE_NAME = "study.jsonl"
@@ -134,7 +135,7 @@ def read_study(directory: Path) -> tuple[Record, list[Record]]:
 def _parse(content: bytes, path: Path) -> Iterator[Record]:
     for number, line in enumerate(content.splitlines(), start=1):
         try:
-            record = json.loads(line, parse_constant=_refuse_constant)
+            record = json.loads(line, parse_constant=refuse_constant)
         except (ValueError, RecursionError):
             record = None
         if not _is_record(record):
@@ -146,10 +147,6 @@ def _parse(content: bytes, path: Path) -> Iterator[Record]:
                 hint="delete that line, or give another --study directory",
             )
         yield record
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no figure")
 
 
 def _is_record(record: object) -> bool:

@@ -19,7 +19,7 @@ def validated(kind: type[Model], data: object, where: object) -> Model:
     except ValidationError as error:
         found = [
             Problem(
-                f"`{'.'.join(map(str, e['loc']))}`: {e['msg']}" if e["loc"] else e["msg"],
+                f"`{'.'.join(map(str, e['loc']))}`: {_said(e['msg'])}" if e["loc"] else _said(e["msg"]),
                 where=str(where),
                 got=repr(e["input"])[:80],
             )
@@ -29,3 +29,8 @@ def validated(kind: type[Model], data: object, where: object) -> Model:
     if len(found) > _MOST:
         shown.append(Problem(f"and {len(found) - _MOST} more", where=str(where)))
     raise UsageError(problems=shown)
+
+
+def _said(message: str) -> str:
+    """Without what pydantic puts before the words of a validator."""
+    return message.removeprefix("Value error, ")

@@ -16,6 +16,7 @@ from perf.grid import Grid, instances_in_effect, threads_in_effect
 from perf.sim import Arrivals, BatcherConfig, Prediction, simulate
 from tooling.config.knobs import Knobs, apply, describe, read, to_dict
 from tooling.console import table
+from tooling.errors import UsageError
 
 if TYPE_CHECKING:
     from perf.workload import Workload
@@ -81,8 +82,20 @@ HEADER = ["predicted", "requests/s", "avg ms", "p50 ms", "p90 ms", "p99 ms", "me
 
 
 def settings(question: Question, grid: Grid, preferred: tuple[int, ...] | None = None) -> tuple[Knobs, ...]:
-    """Every combination of the values asked for, after the config as it is where the curve holds that."""
+    """Every combination of the values asked for, after the config as it is where the curve holds that.
+
+    Preferred sizes above one of several largest batches are left out there. Raises UsageError for one above them all.
+    """
     base = read(question.config)
+    largest = max(grid.max_batch_sizes or (base.max_batch_size,))
+    if preferred and max(preferred) > largest:
+        raise UsageError(
+            "a preferred size is above the largest batch",
+            where="--preferred-batch-size",
+            got=max(preferred),
+            expected=f"≤ {largest}",
+            hint="raise it with --max-batch-size",
+        )
     asked = product(
         grid.instances or (base.instance_count,),
         grid.threads or (base.intra_op_threads,),
@@ -157,6 +170,8 @@ def caveats(question: Question, tries: Sequence[Knobs]) -> Iterator[str]:
     others = question.curve.foreign_cores or 0
     if others > _MANY_FOREIGN_CORES:
         yield f"other programs used {others:.1f} cores while the curve was measured"
+    if question.config.response_cache.enable:
+        yield "answers from the response cache are not predicted: every request is taken to be executed"
     if not BatcherConfig.from_model_config(question.config).prefetch:
         yield "Triton can stall for up to 500 ms with this queue policy or priorities; that is not predicted here"
 

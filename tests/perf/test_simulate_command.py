@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,6 +166,7 @@ def test_the_same_seed_gives_the_same_answer(ask: Callable[..., dict[str, Any]])
         (("--lengths", "100"), "", "lengths 100–100 reach beyond the measured 8–64"),
         (("--max-batch-size", "16"), "", "batches of 16 reach beyond the measured 8 rows"),
         ((), "default_queue_policy { max_queue_size: 9 }", "stall for up to 500 ms"),
+        ((), "} response_cache { enable: true", "response cache"),
         ((), "", None),
     ],
 )
@@ -173,6 +176,16 @@ def test_what_makes_it_uncertain_is_said(
     (model / "config.pbtxt").write_text(CONFIG.replace("EXTRA", extra))
     notes = ask(*options)["notes"]
     assert note in " ".join(notes) if note else notes == []
+
+
+def test_a_curve_of_another_model_file_is_marked(ask: Callable[..., dict[str, Any]], model: Path, curve: Path) -> None:
+    (model / "1").mkdir()
+    (model / "1" / "model.onnx").write_bytes(b"a model")
+    (note,) = ask()["notes"]
+    assert "another model file" in note
+    digest = hashlib.sha256(b"a model").hexdigest()
+    write_curve(read_curve(curve).model_copy(update={"model": {"name": "m", "sha256": digest}}), curve)
+    assert ask()["notes"] == []
 
 
 def test_a_curve_from_a_busy_machine_is_marked(ask: Callable[..., dict[str, Any]], curve: Path) -> None:
@@ -189,6 +202,11 @@ def test_a_curve_from_a_busy_machine_is_marked(ask: Callable[..., dict[str, Any]
         (("--burst", "4"), "bursts need a constant --request-rate"),
         (("--instances", "1,2,x"), "--instances"),
         (("--instances", "1,2", "--buckets", "2"), "one setting"),
+        (("--preferred-batch-size", "4,9"), "above the largest batch"),
+        (("--seed", "-1"), "--seed"),
+        (("--requests", "100000000"), "--requests"),
+        (("--request-rate", "nan"), "--request-rate"),
+        (("--request-rate", "inf"), "--request-rate"),
     ],
 )
 def test_what_cannot_be_simulated_is_told(
@@ -244,10 +262,96 @@ def test_a_scenario_gives_exactly_its_figures(run_cli: Callable[..., Any], tmp_p
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "not JSON"), ("{}", "`arrivals`"), (json.dumps({**SCENARIO, "rows": 3}), "`rows`")],
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[]", "scenario"),
+        ("{}", "`arrivals`"),
+        ({"rows": 3}, "`rows`"),
+        ({"max_batch_size": "four"}, "`max_batch_size`"),
+        ({"max_batch_size": None}, "`max_batch_size`"),
+        ({"max_batch_size": 10**30}, "`max_batch_size`"),
+        ({"max_batch_size": -1}, "`max_batch_size`"),
+        ({"preferred_batch_sizes": [9]}, "`preferred_batch_size`"),
+        ({"instances": 0}, "`instances`"),
+        ({"instances": 10**9}, "limit of the simulator"),
+        ({"a_ms": math.nan}, "NaN is no figure"),
+        ({"a_ms": -1}, "`a_ms`"),
+        ({"a_ms": 0, "c_ms": 0, "execution_overhead_ms": 0}, "must be positive"),
+        ({"a_ms": 1e6}, "too long to be simulated"),
+        ({"client_overhead_ms": 1e300}, "`client_overhead_ms`"),
+        ({"arrivals": []}, "`arrivals`"),
+        ({"arrivals": [[0]]}, "`arrivals.0"),
+        ({"arrivals": [[-1, 4]]}, "`arrivals.0.0`"),
+        ({"arrivals": [[1e300, 4]]}, "`arrivals.0.0`"),
+        ({"arrivals": [[0, 0]]}, "`arrivals.0.1`"),
+        ({"arrivals": [[0, 10**30]]}, "`arrivals.0.1`"),
+        ({"max_batch_size": 4_000, "arrivals": [[0, n] for n in range(1, 4_000)]}, "too many combinations"),
+    ],
 )
-def test_a_bad_scenario_is_refused(run_cli: Callable[..., Any], tmp_path: Path, content: str, message: str) -> None:
-    (tmp_path / "s.json").write_text(content)
+def test_a_bad_scenario_is_refused(
+    run_cli: Callable[..., Any], tmp_path: Path, content: str | dict[str, Any], message: str
+) -> None:
+    text = content if isinstance(content, str) else json.dumps({**SCENARIO, **content})
+    (tmp_path / "s.json").write_text(text)
     code, out, err = run_cli("simulate", "--scenario", tmp_path / "s.json")
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_durations_beyond_a_lifetime_are_waited_for_all_the_same(run_cli: Callable[..., Any], tmp_path: Path) -> None:
+    file = tmp_path / "scenario.json"
+    file.write_text(json.dumps({**SCENARIO, "max_queue_delay_us": 2**64 - 1}))
+    data = run_cli("simulate", "--scenario", file, "--json").json["data"]
+    assert data["batch_histogram"] == {"4": 1}
+    assert data["mean_ms"] == pytest.approx(100 + 15.5 - 25.75)
+
+
+def test_a_scenario_stands_alone(run_cli: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text(json.dumps(SCENARIO))
+    code, _, err = run_cli("simulate", model, "--scenario", tmp_path / "s.json", "--lengths", "4", "--seed", 1)
+    assert code == 2
+    assert all(word in err for word in ("MODEL_DIR", "--lengths", "--seed"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ({"host": {"cpu": "a"}}, "`host.cores` is missing"),
+        ({"model": {}}, "`model.name` is missing"),
+        ({"lengths": []}, "`lengths`"),
+        ({"runs": []}, "`runs`"),
+        ({"wall_s": "NaN"}, "`wall_s`"),
+    ],
+)
+def test_a_damaged_curve_is_refused(
+    run_cli: Callable[..., Any], model: Path, curve: Path, damage: dict[str, Any], message: str
+) -> None:
+    curve.write_text(json.dumps({**json.loads(curve.read_text()), **damage}))
+    code, out, err = run_cli("simulate", model, "--curve", curve)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ({"latency_us": [1.0]}, "equally long"),
+        ({"latency_us": [1.0, -1.0]}, "`runs.0.latency_us.1`"),
+        ({"sent_us": [0.0, 1e300]}, "`runs.0.sent_us.1`"),
+        ({"rows": 10**12}, "`runs.0.rows`"),
+        ({"rows": 2}, "some pair of rows and length"),
+        ({"instances": 2, "clients": 2}, "some pair of rows and length"),
+        ({"batches": [{"rows": 1, "executions": 1, "compute_us": 1e12}]}, "`runs.0.batches.0.compute_us`"),
+    ],
+)
+def test_a_curve_with_a_damaged_run_is_refused(
+    run_cli: Callable[..., Any], model: Path, curve: Path, damage: dict[str, Any], message: str
+) -> None:
+    data = json.loads(curve.read_text())
+    data["runs"][0] |= damage
+    curve.write_text(json.dumps(data))
+    code, out, err = run_cli("simulate", model, "--curve", curve)
     assert (code, out) == (2, "")
     assert message in err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,8 +43,8 @@ def simulate(
     buckets: int | None = typer.Option(
         None, min=1, metavar="N", help="Compare 1 to N lengths to pad to, and no padding."
     ),
-    requests: int = typer.Option(20_000, min=100, help="How many requests to play."),
-    seed: int = typer.Option(0, help="Of random sending times and scatter."),
+    requests: int = typer.Option(20_000, min=100, max=MOST, help="How many requests to play."),
+    seed: int = typer.Option(0, min=0, help="Of random sending times and scatter."),
     scenario: Path | None = typer.Option(
         None, metavar="FILE", help="Play one scenario: its own times and service law."
     ),
@@ -58,6 +57,7 @@ def simulate(
 
     console = console_of(context)
     if scenario is not None:
+        _alone(context, "scenario")
         _play(scenario, console)
         return
     if model is None:
@@ -73,12 +73,28 @@ def simulate(
     if buckets and any(len(values) > 1 for values in grid.to_dict().values()):
         raise UsageError("buckets are compared under one setting", where="--buckets", got=f"{len(tries)} settings")
     data, text = _buckets(question, tries[-1], buckets, seed) if buckets else _what_if(question, tries, seed)
-    notes = [f"note: {note}" for note in _notes(question, tries)]
+    notes = [*_notes(question, tries), *_other_model(model, measured)]
     head = f"predicted, not measured: {question}"
     origin = f"curve {path}, measured {measured.started[:10]} on {measured.host['cpu']}"
     source = {"curve": str(path.absolute()), "measured": measured.started, "host": measured.host}
-    answer = {"kind": "prediction", "traffic": str(question), **source, **data, "notes": list(_notes(question, tries))}
-    console.result(answer, "\n".join([head, "", text, "", *notes, origin]))
+    answer = {"kind": "prediction", "traffic": str(question), **source, **data, "notes": notes}
+    console.result(answer, "\n".join([head, "", text, "", *(f"note: {note}" for note in notes), origin]))
+
+
+def _alone(context: typer.Context, option: str) -> None:
+    """Refuse what was given beside it."""
+    given = [
+        f"--{name.replace('_', '-')}" if name != "model" else "MODEL_DIR"
+        for name in context.params
+        if name != option and getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    ]
+    if given:
+        raise UsageError(
+            "a scenario brings its own config, traffic and service times",
+            where=f"--{option}",
+            got=" ".join(given),
+            expected="nothing beside it",
+        )
 
 
 def _what_if(question: Question, tries: tuple[Knobs, ...], seed: int) -> tuple[dict[str, Any], str]:
@@ -100,6 +116,18 @@ def _notes(question: Question, tries: tuple[Knobs, ...]) -> tuple[str, ...]:
     from perf.whatif import caveats
 
     return tuple(caveats(question, tries))
+
+
+def _other_model(model: Path, measured: ServiceCurve) -> tuple[str, ...]:
+    """A note where the model in the directory is not the one that was measured."""
+    from perf.provenance import sha256
+    from tooling.repository import locate_model
+
+    try:
+        same = not model.is_dir() or sha256(locate_model(model).file) == measured.model.get("sha256")
+    except (OSError, UsageError):
+        return ()  # a directory with nothing but a config will do
+    return () if same else ("the curve was measured with another model file: `tritune profile` measures this one",)
 
 
 def _config(model: Path) -> ModelConfig:
@@ -127,12 +155,9 @@ def _curve(given: Path | None, config: ModelConfig) -> tuple[ServiceCurve, Path]
 def _play(file: Path, console: Console) -> None:
     """Predict one scenario; its result has exactly the figures that a recording gives."""
     from perf.sim.scenario import predict_scenario, read_scenario, scenario_result
-    from tooling.repository import read_text
+    from tooling.repository import read_json
 
-    try:
-        content = json.loads(read_text(file))
-    except ValueError as error:
-        raise UsageError("not JSON", where=file, got=error, expected="one scenario") from None
+    content = read_json(file, expected="one scenario")
     result = scenario_result(predict_scenario(read_scenario(content, file)))
     rows = [[name, f"{result[name]:.1f}"] for name in ("mean_ms", "p50_ms", "p90_ms", "p99_ms")]
     batches = ", ".join(f"{count} of {size}" for size, count in result["batch_histogram"].items())
