@@ -1,42 +1,49 @@
 """What the simulator predicts for MiniLM from a measured curve, against perf_analyzer on the embedded server.
 
-For each number of instances and threads, measures the curve, then every setting under every load for some seconds, and
-prints a table and how many points are within 10 % on throughput and within 20 % on p99. The figures say as much about
-the quiet of the machine as about the simulator: the last column is how many cores other programs used.
+    python benchmarks/sim_live.py measure REPOSITORY DIR [--seconds 5] [--runs 2] [--for 230]
+    python benchmarks/sim_live.py table DIR
 
-    python benchmarks/sim_live.py REPOSITORY [--seconds 6] [--settings N]
+`measure` takes the curve of each setting of instances and threads, then runs every config under every load, and keeps
+all of it in DIR. It ends after `--for` seconds and goes on when called again, with a new curve, so it can be run in the
+quiet hours of a machine. REPOSITORY holds the exported model `minilm`, such as the one that `make quickstart` makes.
 
-REPOSITORY holds the exported model `minilm`, such as the one that `make quickstart` makes.
+`table` predicts each point and counts how many are within 10 % on throughput and 20 % on p99. Curve and runs are
+minutes apart, in which a virtual machine may change its speed by a third: a short reference run before and after each
+run tells the speed, and the prediction is made at it. The table shows that factor, every run by itself, and the cores
+that other programs used.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import groupby
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from perf.analyzer import PerfAnalyzer, find_perf_analyzer
-from perf.curve import ServiceCurve, Setting
+from perf.client import closed_loop, encode
+from perf.curve import ServiceCurve, Setting, read_curve, write_curve
 from perf.grid import Grid
-from perf.input_data import write_input_data
+from perf.input_data import batch_tensors, write_input_data
 from perf.measurement import Measurement
-from perf.profile import ProfileRequest, profile
+from perf.profile import ProfileRequest, compute_by_rows, profile
 from perf.sim import Prediction
 from perf.whatif import Question, what_if
 from perf.workload import Workload
-from tooling.config.knobs import Knobs, apply, describe, read
+from tooling.config.knobs import Knobs, apply, describe, from_dict, read, to_dict
 from tooling.console import Console
 from tooling.repository import read_config
 from tooling.runtime import find_runtime
 from tooling.server import EmbeddedServer
 from tooling.signature.onnx_file import read_onnx
 
-SETTINGS = (
+CONFIGS = (
     Knobs(max_batch_size=8, instance_count=1, intra_op_threads=1),
     Knobs(max_batch_size=4, instance_count=1, intra_op_threads=1),
     Knobs(max_batch_size=8, instance_count=1, intra_op_threads=1, preferred_batch_size=(4,)),
@@ -47,92 +54,218 @@ SETTINGS = (
     Knobs(max_batch_size=8, instance_count=2, intra_op_threads=1, max_queue_delay_us=3_000),
     Knobs(max_batch_size=8, instance_count=2, intra_op_threads=1, dynamic_batching=False),
 )
-LENGTHS = ((16,), (12, 16, 24))
+REFERENCE = 16
+"""The length of the reference runs."""
+LENGTHS = ((REFERENCE,), (12, 16, 24))
 LOADS = (
     Workload(concurrency=1, lengths=LENGTHS[0]),
     Workload(concurrency=8, lengths=LENGTHS[0]),
     Workload(concurrency=6, lengths=LENGTHS[1]),
     Workload(request_rate=50, lengths=LENGTHS[0]),
 )
+POINTS = "points.jsonl"
+CALM_CORES = 0.1
+"""A run during which other programs used more is made again, twice at most; the calmest is kept."""
 
 
 def curve_of(setting: Setting, model_dir: Path) -> ServiceCurve:
-    """The curve of one setting, measured now: the runs it predicts follow at once."""
     request = ProfileRequest(
         model_dir=model_dir,
         grid=Grid(instances=(setting.instances,), threads=(setting.threads,)),
-        lengths=(12, 16, 24),
+        lengths=LENGTHS[1],
         traffic=LENGTHS[0],
         budget_s=45,
     )
     return profile(request, runtime=find_runtime(), console=Console(show_progress=False))
 
 
-def measure(
-    server: EmbeddedServer, analyzer: PerfAnalyzer, model_dir: Path, load: Workload, scratch: Path, seconds: float
-) -> Measurement:
-    """One discarded run of a third of a second a window, then one of `seconds`."""
-    signature = read_onnx(model_dir / "1" / "model.onnx")
-    data = write_input_data(scratch / "requests.json", signature, load, model_dir / "tokenizer")
-    where: dict[str, Any] = {"raw_dir": scratch / "raw", "server_pid": server.pid}
-    analyzer.measure("minilm", server.grpc_url, load, data.path, window_ms=300, **where)
-    window_ms = round(seconds * 1_000 / 3.6)  # a run is three windows of 1.2 × this
-    return analyzer.measure("minilm", server.grpc_url, load, data.path, window_ms=window_ms, **where)
+@dataclass(frozen=True)
+class Bench:
+    """A loaded server and what runs on it."""
+
+    server: EmbeddedServer
+    analyzer: PerfAnalyzer
+    model_dir: Path
+    scratch: Path
+    seconds: float
+
+    def point(self, load: Workload) -> dict[str, Any]:
+        """One run of perf_analyzer between two reference runs; the calmest of up to three."""
+        self._analyze(load, 300)
+        found: list[dict[str, Any]] = []
+        while len(found) < 3 and not (found and found[-1]["measurement"]["foreign_cores"] <= CALM_CORES):
+            before = found[-1]["reference_ms"][1] if found else self._reference_ms()
+            counted = compute_by_rows(self.server, "minilm")
+            seen = self._analyze(load, round(self.seconds * 1_000 / 3.6))  # three windows of 1.2 × this
+            executions = since(counted, compute_by_rows(self.server, "minilm"))
+            references = (before, self._reference_ms())
+            found.append({"measurement": seen.to_dict(), "reference_ms": references, "executions": executions})
+        return min(found, key=lambda run: float(run["measurement"]["foreign_cores"]))
+
+    def _analyze(self, load: Workload, window_ms: int) -> Measurement:
+        signature = read_onnx(self.model_dir / "1" / "model.onnx")
+        data = write_input_data(self.scratch / "requests.json", signature, load, self.model_dir / "tokenizer")
+        where: dict[str, Any] = {"raw_dir": self.scratch / "raw", "server_pid": self.server.pid}
+        seen = self.analyzer.measure("minilm", self.server.grpc_url, load, data.path, window_ms=window_ms, **where)
+        if seen.foreign_cores is None:
+            raise SystemExit(f"{load}: {seen.status}: {seen.message}")
+        return seen
+
+    def _reference_ms(self) -> float:
+        """Mean time of an execution of one row, with one request in flight for 0.4 s."""
+        signature = read_onnx(self.model_dir / "1" / "model.onnx")
+        tensors = batch_tensors(signature, 1, REFERENCE, self.model_dir / "tokenizer", batching=True)
+        request = encode("minilm", tensors, {spec.name: spec.data_type for spec in signature.inputs})
+        counted = compute_by_rows(self.server, "minilm")
+        closed_loop(self.server.http_url, [request], clients=1, seconds=0.4)
+        time.sleep(0.02)  # Triton counts an execution after its answers
+        ((_, ms),) = since(counted, compute_by_rows(self.server, "minilm")).values()
+        return ms
 
 
-def off(predicted: float | None, seen: float | None) -> float:
-    return predicted / seen - 1 if predicted and seen else float("nan")
+def since(before: dict[int, tuple[int, int]], after: dict[int, tuple[int, int]]) -> dict[int, tuple[int, float]]:
+    """Executions and their mean ms by rows, between two counts."""
+    found = {}
+    for rows, (count, spent_ns) in after.items():
+        count, spent_ns = count - before.get(rows, (0, 0))[0], spent_ns - before.get(rows, (0, 0))[1]
+        if count:
+            found[rows] = count, round(spent_ns / count / 1e6, 3)
+    return found
 
 
-def row(knobs: Knobs, load: Workload, seen: Measurement, guess: Prediction) -> tuple[str, bool, bool]:
-    """A row of the table, and whether throughput and p99 are as near as they should be."""
-    rate, p99 = off(guess.throughput_rps, seen.throughput_rps), off(guess.p99_us, seen.p99_us)
-    cells = [
-        describe(knobs),
-        f"{load}, length {', '.join(map(str, load.lengths))}",
-        f"{seen.throughput_rps or 0:.1f}",
-        f"{guess.throughput_rps:.1f}",
-        f"{rate:+.0%}",
-        f"{(seen.p99_us or 0) / 1e3:.1f}",
-        f"{(guess.p99_us or 0) / 1e3:.1f}",
-        f"{p99:+.0%}",
-        str(seen.foreign_cores) if seen.ok else seen.status,
-    ]
-    return f"| {' | '.join(cells)} |", abs(rate) <= 0.10, abs(p99) <= 0.20
-
-
-def play(model_dir: Path, seconds: float, settings: Sequence[Knobs]) -> Iterator[tuple[bool, bool]]:
-    """Measure and predict every load under every setting, printing a row for each."""
-    base, analyzer = read_config(model_dir), find_perf_analyzer(find_runtime())
-    for setting, group in groupby(settings, lambda k: Setting(k.instance_count or 0, k.intra_op_threads or 0)):
+def measure(repository: Path, directory: Path, seconds: float, runs: int, until: float) -> None:
+    """Run what DIR lacks, a setting after the other, until the time is up."""
+    model_dir = repository.absolute() / "minilm"
+    directory.mkdir(parents=True, exist_ok=True)
+    known = [key(point) for point in points(directory)]
+    missing = [(k, w) for _ in range(runs) for k in CONFIGS for w in LOADS]
+    for one in known:
+        missing.remove(one)
+    for setting in dict.fromkeys(setting_of(knobs) for knobs in CONFIGS):
+        of_setting = sorted(((k, w) for k, w in missing if setting_of(k) == setting), key=lambda p: CONFIGS.index(p[0]))
+        if not of_setting or time.monotonic() > until:
+            continue
         curve = curve_of(setting, model_dir)
-        print(f"| curve of {setting} | {curve.wall_s:.0f} s |" + " |" * 6 + f" {curve.foreign_cores} |", flush=True)
+        name = f"curve-{len(list(directory.glob('curve-*.json')))}.json"
+        write_curve(curve, directory / name)
         with tempfile.TemporaryDirectory() as scratch, EmbeddedServer(model_dir.parent, find_runtime()) as server:
-            for knobs in group:
-                config = apply(replace(knobs, instance_kind=read(base).instance_kind), base)
-                server.load("minilm", config)
-                for load in LOADS:
-                    seen = measure(server, analyzer, model_dir, load, Path(scratch), seconds)
-                    (answer,) = what_if(Question(config, curve, load), (read(config),))
-                    text, rate, p99 = row(knobs, load, seen, answer.prediction)
-                    print(text, flush=True)
-                    yield rate, p99
+            bench = Bench(server, find_perf_analyzer(find_runtime()), model_dir, Path(scratch), seconds)
+            run_points(bench, of_setting, directory, name, until)
+
+
+def run_points(
+    bench: Bench, wanted: Iterable[tuple[Knobs, Workload]], directory: Path, curve: str, until: float
+) -> None:
+    base, loaded = read_config(bench.model_dir), None
+    for knobs, load in wanted:
+        if time.monotonic() > until:
+            return
+        if knobs != loaded:
+            config = apply(replace(knobs, instance_kind=read(base).instance_kind), base)
+            bench.server.load("minilm", config)
+            loaded = knobs
+        point = {"knobs": to_dict(knobs), "load": load.model_dump(), "curve": curve, **bench.point(load)}
+        with (directory / POINTS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(point) + "\n")
+
+
+def points(directory: Path) -> Iterator[dict[str, Any]]:
+    if (directory / POINTS).exists():
+        for line in (directory / POINTS).read_text("utf-8").splitlines():
+            yield json.loads(line)
+
+
+def key(point: dict[str, Any]) -> tuple[Knobs, Workload]:
+    return from_dict(point["knobs"]), Workload(**point["load"])
+
+
+def setting_of(knobs: Knobs) -> Setting:
+    return Setting(knobs.instance_count or 0, knobs.intra_op_threads or 0)
+
+
+def at_speed(curve: ServiceCurve, factor: float) -> ServiceCurve:
+    """The curve of a machine on which everything takes `factor` times as long."""
+
+    def slower(values: Iterable[float]) -> tuple[float, ...]:
+        return tuple(value * factor for value in values)
+
+    runs = [
+        run.model_copy(
+            update={
+                "sent_us": slower(run.sent_us),
+                "latency_us": slower(run.latency_us),
+                "batches": tuple(b.model_copy(update={"compute_us": b.compute_us * factor}) for b in run.batches),
+            }
+        )
+        for run in curve.runs
+    ]
+    return curve.model_copy(update={"runs": tuple(runs)})
+
+
+def predict(point: dict[str, Any], curve: ServiceCurve, config: Any) -> tuple[Prediction, float]:
+    """What the simulator says at the speed of the machine beside the run, and that speed over the curve's."""
+    knobs, load = key(point)
+    speed = statistics.fmean(point["reference_ms"]) / curve.of(setting_of(knobs)).points[1, REFERENCE]
+    config = apply(replace(knobs, instance_kind=read(config).instance_kind), config)
+    (answer,) = what_if(Question(config, at_speed(curve, speed), load), (read(config),))
+    return answer.prediction, speed
+
+
+def table(directory: Path) -> None:
+    """A row for each point, of the mean of its runs, and how many are as near as they should be."""
+    config = read_config(Path(json.loads((directory / "repository.json").read_text("utf-8"))) / "minilm")
+    curves = {path.name: read_curve(path) for path in directory.glob("curve-*.json")}
+    grouped: dict[tuple[Knobs, Workload], list[dict[str, Any]]] = {(k, w): [] for k in CONFIGS for w in LOADS}
+    for point in points(directory):
+        grouped[key(point)].append(point)
+    print("| config | load | requests/s | predicted | off | p99 ms | predicted | off | speed | other cores |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    near = []
+    for (knobs, load), runs in grouped.items():
+        if runs:
+            text, *found = row(knobs, load, runs, [predict(run, curves[run["curve"]], config) for run in runs])
+            print(text)
+            near.append(found)
+    both = sum(all(found) for found in near)
+    rates, p99s = (sum(column) for column in zip(*near, strict=True))
+    print(f"\nof {len(near)} points: throughput within 10 % in {rates}, p99 within 20 % in {p99s}, both in {both}")
+
+
+def row(
+    knobs: Knobs, load: Workload, runs: list[dict[str, Any]], guesses: list[tuple[Prediction, float]]
+) -> tuple[str, bool, bool]:
+    seen = [Measurement.from_dict(run["measurement"]) for run in runs]
+    cells = [describe(knobs), f"{load}, length {', '.join(map(str, load.lengths))}"]
+    offs = []
+    for name, scale in (("throughput_rps", 1.0), ("p99_us", 1e-3)):
+        real = [getattr(m, name) * scale for m in seen]
+        predicted = statistics.fmean(getattr(p, name) * scale for p, _ in guesses)
+        offs.append(predicted / statistics.fmean(real) - 1)
+        cells += [" ".join(f"{value:.1f}" for value in real), f"{predicted:.1f}", f"{offs[-1]:+.0%}"]
+    cells.append(" ".join(f"{speed:.2f}" for _, speed in guesses))
+    cells.append(" ".join(str(m.foreign_cores) if m.ok else m.status for m in seen))
+    return f"| {' | '.join(cells)} |", abs(offs[0]) <= 0.10, abs(offs[1]) <= 0.20
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("repository", type=Path)
-    parser.add_argument("--seconds", type=float, default=6)
-    parser.add_argument("--settings", type=int, default=len(SETTINGS), help="only the first N")
+    commands = parser.add_subparsers(dest="command", required=True)
+    measuring = commands.add_parser("measure")
+    measuring.add_argument("repository", type=Path)
+    measuring.add_argument("directory", type=Path)
+    measuring.add_argument("--seconds", type=float, default=5, help="of a run")
+    measuring.add_argument("--runs", type=int, default=2, help="of each point")
+    measuring.add_argument("--for", type=float, default=230, dest="limit", help="seconds, then begin no further run")
+    commands.add_parser("table").add_argument("directory", type=Path)
     options = parser.parse_args()
-    print(f"load average {os.getloadavg()[0]:.1f} before\n")
-    print("| setting | load | requests/s | predicted | off | p99 ms | predicted | off | other cores |")
-    print("|---|---|---|---|---|---|---|---|---|", flush=True)
-    found = list(play(options.repository.absolute() / "minilm", options.seconds, SETTINGS[: options.settings]))
-    rates, p99s = (sum(column) for column in zip(*found, strict=True))
-    both = sum(rate and p99 for rate, p99 in found)
-    print(f"\nof {len(found)} points: throughput within 10 % in {rates}, p99 within 20 % in {p99s}, both in {both}")
-    print(f"load average {os.getloadavg()[0]:.1f} after")
+    if options.command == "table":
+        table(options.directory)
+        return
+    options.directory.mkdir(parents=True, exist_ok=True)
+    (options.directory / "repository.json").write_text(json.dumps(str(options.repository.absolute())))
+    print(f"load average {os.getloadavg()[0]:.1f} before")
+    until = time.monotonic() + options.limit
+    measure(options.repository, options.directory, options.seconds, options.runs, until)
 
 
 if __name__ == "__main__":

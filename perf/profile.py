@@ -165,7 +165,7 @@ class _Bench:
                 return
 
     def _run(self, setting: Setting, load: _Load) -> CurveRun:
-        before = self._batches()
+        before = compute_by_rows(self._server, self._plan.name)
         sent_ns, latency_ns, _ = self._exchange(load, RUN_S, LEAST_PER_CLIENT)
         after = self._settled(before, len(sent_ns) * load.rows)
         batches = [
@@ -189,27 +189,24 @@ class _Bench:
             self._server.http_url, requests, clients=load.clients, seconds=seconds, least=least * load.clients
         )
 
-    def _batches(self) -> dict[int, tuple[int, int]]:
-        """Executions by rows so far, and the ns they took."""
-        sizes = self._server.stats(self._plan.name).get("batch_stats", [])
-        return {
-            int(size["batch_size"]): (
-                int(size["compute_infer"]["count"]),
-                sum(int(size[part]["ns"]) for part in _COMPUTE),
-            )
-            for size in sizes
-        }
-
     def _settled(self, before: dict[int, tuple[int, int]], rows: int) -> dict[int, tuple[int, int]]:
         """The executions once all `rows` are counted: Triton counts an execution after its answers."""
         deadline = time.monotonic() + _STATS_S
         while True:
-            after = self._batches()
+            after = compute_by_rows(self._server, self._plan.name)
             if sum(size * count for size, (count, _) in _since(before, after).items()) >= rows:
                 return after
             if time.monotonic() > deadline:
                 raise ExternalError("Triton does not count what it executed", where=self._plan.name)
             time.sleep(0.005)
+
+
+def compute_by_rows(server: EmbeddedServer, name: str) -> dict[int, tuple[int, int]]:
+    """By rows, the executions of a model so far and the ns they took: input, inference and output."""
+    return {
+        int(size["batch_size"]): (int(size["compute_infer"]["count"]), sum(int(size[part]["ns"]) for part in _COMPUTE))
+        for size in server.stats(name).get("batch_stats", [])
+    }
 
 
 def _since(before: dict[int, tuple[int, int]], after: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
