@@ -1,30 +1,27 @@
-"""Paired runs of the current config and a candidate, side by side on one server, kept in the study. Layer: above
-analyzer and study."""
+"""Paired runs of one variant of a model and others, on one server, kept in the study. Layer: above analyzer, study and
+target."""
 
 from __future__ import annotations
 
 import math
 import statistics
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from perf.compare import Side, pair_order
-from perf.grid import Candidate
 from perf.measurement import Measurement
 from perf.study import Record, Study, measurement_of
-from tooling.config.knobs import apply
 from tooling.errors import ExternalError, Refused
 
 if TYPE_CHECKING:
     from perf.analyzer import PerfAnalyzer
+    from perf.target import Target, Variant
     from perf.workload import Workload
-    from tooling.config.proto import ModelConfig
-    from tooling.runtime import Runtime
-    from tooling.server import EmbeddedServer
 
 Stage = Literal["screen", "paired"]
 
@@ -32,6 +29,8 @@ _BY_ACCIDENT = ("hung", "crashed", "interrupted", "missing", "unreachable")
 """Outcomes that say nothing about the setting: they end its comparison now, and the next tuning tries again."""
 _TRANSIENT = ("saturated", "unstable", "no_samples")
 """Outcomes a busy host can cause by chance: such a run is repeated once before it counts."""
+_IN_VAIN = 3
+"""After so many repeats that were disturbed too, the host is taken to be busy: repeating helps no more."""
 _WINDOWS_PER_RUN = 3 * 1.2
 _REQUESTS_PER_WINDOW = 15
 _LATENCIES_PER_WINDOW = 2
@@ -42,34 +41,46 @@ class CandidateFailed(Exception):
     """A candidate that Triton refused or that could not be measured; the text says why."""
 
 
+class Identified(Protocol):
+    """A candidate, whatever else it is: its `id` is a key of `Subject.others`."""
+
+    @property
+    def id(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is measured: a model with its current config, the traffic, and the window asked for."""
+    """What is measured: the base, the others by their ids, the traffic, and the window asked for.
 
-    model_dir: Path
-    config: ModelConfig
+    `model` and `base_name` are for messages.
+    """
+
+    model: str
+    base: Variant
+    others: Mapping[str, Variant]
     workload: Workload
     input_file: Path
     window_ms: int
+    base_name: str = "the current config"
 
 
 class Bench:
     """Measures pairs; what the study holds already is returned from there, so a server starts only when needed.
 
-    A context manager: leaving it ends the server. `spent_s` adds up the time of all that was asked so far, whether
+    A context manager: leaving it leaves the target. `spent_s` adds up the time of all that was asked so far, whether
     measured now or recalled, so that decisions on a time budget are the same when a study is resumed; `measured`
     counts the runs made now.
     """
 
-    def __init__(self, subject: Subject, study: Study, runtime: Runtime, analyzer: PerfAnalyzer) -> None:
-        self._subject, self._study, self._runtime, self._analyzer = subject, study, runtime, analyzer
+    def __init__(self, subject: Subject, study: Study, target: Target, analyzer: PerfAnalyzer) -> None:
+        self._subject, self._study, self._target, self._analyzer = subject, study, target, analyzer
         self._stack = ExitStack()
-        self._server: EmbeddedServer | None = None
-        self._loaded: Candidate | None = None
+        self._entered = False
         self._mark = time.monotonic()
         self._known = {_key(r): r for r in study.records if r["record"] in ("measurement", "failure", "window")}
         self.window_ms = subject.window_ms
         self._walls: list[float] = []
+        self._in_vain = 0
         self.spent_s = 0.0
         self.measured = 0
 
@@ -89,14 +100,14 @@ class Bench:
         return statistics.fmean(self._walls) + 0.1
 
     def prepare(self) -> None:
-        """Settle the window of every run: as asked, or longer for a slow model, found by warming the default up."""
+        """Settle the window of every run: as asked, or longer for a slow model, found by warming the base up."""
         if _WINDOW not in self._known:
-            self._serving()
+            self._find_window()
         record = self._known[_WINDOW]
         self.window_ms = int(record["window_ms"])
         self.spent_s += record["spent_s"]
 
-    def holds(self, candidate: Candidate, number: int) -> bool:
+    def holds(self, candidate: Identified, number: int) -> bool:
         """Whether the study has this pair of the comparison already, so that it costs nothing more."""
         identity = {"record": "measurement", "candidate": candidate.id, "stage": "paired", "pair": number}
         return all(
@@ -104,29 +115,39 @@ class Bench:
             for side in ("A", "B")
         )
 
-    def pair(self, candidate: Candidate, stage: Stage, number: int) -> tuple[Measurement, Measurement]:
-        """The pair of runs numbered from 0: the current config's and the candidate's.
+    def pair(self, candidate: Identified, stage: Stage, number: int) -> tuple[Measurement, Measurement]:
+        """The pair of runs numbered from 0: the base's and the candidate's.
 
-        Raises CandidateFailed when the candidate's fails; Refused or ExternalError when the current config's does;
-        ExternalError when the server died.
+        Raises CandidateFailed when the candidate's fails; Refused or ExternalError when the base's does; ExternalError
+        when the server died or another one has its address.
         """
         points = {side: self._measure(candidate, stage, number, side) for side in pair_order(number)}
         return points["A"], points["B"]
 
-    def _measure(self, candidate: Candidate, stage: Stage, pair: int, side: Side) -> Measurement:
+    def _measure(self, candidate: Identified, stage: Stage, pair: int, side: Side) -> Measurement:
+        """A run that counts: a second one after a bad one that chance explains, and of two good ones the calmer."""
         identity = {"candidate": candidate.id, "stage": stage, "pair": pair, "side": side}
         point = self._point(candidate, {**identity, "attempt": 1})
-        if point.status in _TRANSIENT:
-            point = self._point(candidate, {**identity, "attempt": 2})
+        if point.status in _TRANSIENT or self._worth_repeating(point):
+            again = self._point(candidate, {**identity, "attempt": 2})
+            self._in_vain = self._in_vain + 1 if again.disturbed else 0
+            point = min((again, point), key=lambda p: (not p.ok, p.foreign_cores or 0))
         if point.ok:
             return point
         reason = f"{point.status}: {point.message}" if point.message else point.status
         if side == "B":
             raise CandidateFailed(reason)
         kind = Refused if point.status == "saturated" else ExternalError
-        raise kind(f"the current config cannot be measured: {reason}", where=self._name, hint=point.hint)
+        what = f"{self._subject.base_name} cannot be measured: {reason}"
+        raise kind(what, where=self._subject.model, hint=point.hint)
 
-    def _point(self, candidate: Candidate, identity: Record) -> Measurement:
+    def _worth_repeating(self, point: Measurement) -> bool:
+        """Whether other programs disturbed the run, on a host that is calm at other times."""
+        if not point.disturbed:
+            self._in_vain = 0
+        return point.ok and point.disturbed and self._in_vain < _IN_VAIN
+
+    def _point(self, candidate: Identified, identity: Record) -> Measurement:
         """A run from the study, or a new one."""
         measured, failed = {"record": "measurement", **identity}, {"record": "failure", "candidate": candidate.id}
         record = self._known.get(_key(measured)) or self._known.get(_key(failed)) or self._take(candidate, identity)
@@ -138,17 +159,21 @@ class Bench:
         self._walls.append(point.wall_s)
         return point
 
-    def _take(self, candidate: Candidate, identity: Record) -> Record:
-        """Load what is needed and measure. A failure of the current config is noted but never recalled: it ends this
+    def _take(self, candidate: Identified, identity: Record) -> Record:
+        """Load what is needed and measure. A failure of the base is noted but never recalled: it ends this
         tuning, and the next one tries again."""
-        try:
-            self._with(candidate)
-        except Refused as refusal:
-            reason = f"Triton refuses it: {refusal.problems[0].what}"
-            return self._keep({"record": "failure", "candidate": candidate.id, "reason": reason})
         ours, first = identity["side"] == "B", identity["attempt"] == 1
+        other = self._subject.others[candidate.id]
+        name = "" if ours else self._serve(self._subject.base)
+        if ours or self._target.side_by_side:  # idle beside the base, so that both run under equal conditions
+            try:
+                loaded = self._serve(other)
+            except Refused as refusal:
+                reason = f"Triton refuses it: {refusal.problems[0].what}"
+                return self._keep({"record": "failure", "candidate": candidate.id, "reason": reason})
+            name = loaded if ours else name
         where = "-".join(str(identity[part]) for part in ("stage", "candidate", "pair", "side", "attempt"))
-        point = self._run(self._alias if ours else self._name, where)
+        point = self._run(name, where)
         self.measured += 1
         kept = ours and point.status not in _BY_ACCIDENT
         final = point.ok or kept or (first and point.status in _TRANSIENT)
@@ -163,64 +188,40 @@ class Bench:
         self._known[_key(kept)] = kept
         return kept
 
-    @property
-    def _name(self) -> str:
-        return self._subject.model_dir.name
-
-    @property
-    def _alias(self) -> str:
-        return f"{self._name}.candidate"
-
     def _run(self, name: str, where: str) -> Measurement:
-        server, subject = self._serving(), self._subject
+        target, subject = self._target, self._subject
         point = self._analyzer.measure(
             name,
-            server.grpc_url,
+            target.url,
             subject.workload,
             subject.input_file,
             raw_dir=self._study.directory / "raw" / where,
             window_ms=self.window_ms,
-            server_pid=server.pid,
+            protocol=target.protocol,
+            server_pid=target.pid,
         )
-        if not point.ok:
-            with suppress(Refused):  # a model that is gone is the setting's fault; a server that is gone raises
-                server.stats(name)
+        target.check(name)
         return point
 
-    def _serving(self) -> EmbeddedServer:
-        """The server with the current config loaded and warm; started at the first use."""
-        if self._server is None:
-            from tooling.server import EmbeddedServer
+    def _serve(self, variant: Variant) -> str:
+        """The name under which the variant answers, warm; the target is entered at the first use."""
+        if not self._entered:
+            self._stack.enter_context(self._target)
+            self._entered = True
+            if variant != self._subject.base:
+                self._serve(self._subject.base)
+        served = self._target.serve(variant)
+        if served.fresh:
+            self._run(served.name, f"warm-up-{variant.id}")
+        return served.name
 
-            server = EmbeddedServer(self._subject.model_dir.parent, self._runtime)
-            self._server = self._stack.enter_context(server)
-            server.load(self._name, self._subject.config)
-            self._warm_up_current()
-            server.alias(self._alias, self._subject.model_dir)
-        return self._server
-
-    def _with(self, candidate: Candidate) -> None:
-        """Load the candidate beside the current config and warm it up, in place of the one before. Raises Refused."""
-        server = self._serving()
-        if self._loaded == candidate:
-            return
-        if self._loaded:
-            self._loaded = None
-            server.unload(self._alias)
-        config = apply(candidate.knobs, self._subject.config)
-        config.name = self._alias
-        server.load(self._alias, config)
-        self._loaded = candidate
-        self._run(self._alias, f"warm-up-{candidate.id}")
-
-    def _warm_up_current(self) -> None:
-        """One discarded run; the first in a study also finds a window that holds enough requests of a slow model."""
-        point = self._run(self._name, "warm-up-default")
-        if _WINDOW in self._known:
-            return
+    def _find_window(self) -> None:
+        """A window that holds enough requests of a slow model, from discarded runs of the base."""
+        name = self._serve(self._subject.base)
+        point = self._run(name, "warm-up-window")
         while point.status == "no_samples" and self.window_ms < _LONGEST_WINDOW_MS:
             self.window_ms = min(4 * self.window_ms, _LONGEST_WINDOW_MS)
-            point = self._run(self._name, "warm-up-default")
+            point = self._run(name, "warm-up-window")
         if point.throughput_rps and point.avg_us:
             enough_s = max(_REQUESTS_PER_WINDOW / point.throughput_rps, _LATENCIES_PER_WINDOW * point.avg_us / 1e6)
             self.window_ms = min(max(self.window_ms, math.ceil(1000 * enough_s)), _LONGEST_WINDOW_MS)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypedDict
 
+FOREIGN_CORES = 0.3
+"""From this load of other programs on, throughput and p99 of a small host are visibly disturbed."""
+
 Status = Literal[
     "ok",  # a result that can be compared
     "saturated",  # the server cannot keep the asked rate: latencies only tell how long the run was
@@ -72,6 +75,11 @@ class Measurement:
     def ok(self) -> bool:
         """Whether the figures can be compared with those of another run."""
         return self.status == "ok"
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other programs used so many cores meanwhile that they visibly shaped the figures."""
+        return (self.foreign_cores or 0) >= FOREIGN_CORES
 
     @property
     def mean_batch(self) -> float | None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
+import sys
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,18 @@ def host_facts() -> dict[str, Any]:
         "kernel": platform.release(),
         "libc": " ".join(platform.libc_ver()),
         "python": platform.python_version(),
+    }
+
+
+def session() -> dict[str, Any]:
+    """Who measures: the command line, the place and time, and the variables that change what programs do."""
+    shown = ("TRITUNE_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "OPENBLAS_", "LD_PRELOAD", "XDG_")
+    return {
+        "argv": list(sys.argv),
+        "directory": str(Path.cwd()),
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "load": list(os.getloadavg()),
+        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(shown)},
     }
 
 

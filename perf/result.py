@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perf.measurement import FOREIGN_CORES
 from perf.trial import Spread, Trial
 from tooling.console import table
-
-FOREIGN_CORES = 0.3
-"""From this load of other programs on, throughput and p99 of a small host are visibly disturbed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,11 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from perf.measurement import Measurement
 from tooling.errors import Problem, UsageError
@@ -26,20 +28,22 @@ class Study:
 
     The file starts with a header of everything that must be equal for measurements to be comparable. Opening an
     existing study with another header, a study that another process writes, or a damaged one raises UsageError.
+    `session` says who measures now: it goes before what this opening appends, and may differ each time.
     """
 
-    def __init__(self, directory: Path, header: Mapping[str, Any]) -> None:
+    def __init__(self, directory: Path, header: Mapping[str, Any], session: Mapping[str, Any] | None = None) -> None:
         self.directory, self.path = directory, directory / FILE_NAME
+        self._session = session
         self.header: Record = {"record": "header", "schema_version": SCHEMA_VERSION, **header}
         self.records: list[Record] = []
-        self._file: IO[bytes] | None = None
+        self._file: FileIO | None = None
 
     def __enter__(self) -> Study:
         if self.path.exists() and not self.path.is_file():
             raise UsageError("not a regular file", where=self.path, hint="give another --study directory")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("a+b")
+            self._file = self.path.open("a+b", buffering=0)  # so that closing writes no rest of a line
         except OSError as error:
             raise UsageError(
                 "the study cannot be written",
@@ -63,15 +67,31 @@ class Study:
 
     def append(self, record: Record) -> Record:
         """Write one line and wait until it is on disk; returns the record. Raises UsageError when the disk refuses."""
-        assert self._file is not None, "the study is not open"
-        try:
-            self._file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise UsageError("the study cannot be written", where=self.path, got=error.strerror) from error
+        if self._session:
+            self._write({"record": "session", **self._session})
+            self._session = None
+        self._write(record)
         self.records.append(record)
         return record
+
+    def _write(self, record: Record) -> None:
+        """A whole line or none: what a full disk cut off is taken away again."""
+        assert self._file is not None, "the study is not open"
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
+            while line:
+                line = line[self._file.write(line) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._file.fileno(), end)
+            raise UsageError(
+                "the study cannot be written",
+                where=self.path,
+                got=error.strerror,
+                hint="make room: what was measured before is kept, and the same command goes on from there",
+            ) from error
 
     def _lock(self) -> None:
         assert self._file is not None
@@ -93,8 +113,7 @@ class Study:
             self._file.truncate(whole)
         lines = list(_parse(content[:whole], self.path))
         if not lines:
-            self.append(self.header)
-            self.records.clear()
+            self._write(self.header)
             return
         _require_same_header(lines[0], self.header, self.path)
         self.header, self.records = lines[0], lines[1:]

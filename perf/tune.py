@@ -18,10 +18,11 @@ from perf.grid import Candidate, Grid, candidates, current
 from perf.input_data import write_input_data
 from perf.lengths import fit_to_model, traffic_lengths
 from perf.measurement import Measurement
-from perf.provenance import host_facts, sha256
-from perf.result import FOREIGN_CORES, TuneResult, figures
+from perf.provenance import host_facts, session, sha256
+from perf.result import TuneResult, figures
 from perf.search import Search
 from perf.study import Record, Study
+from perf.target import EmbeddedTarget, Variant
 from perf.trial import Objective, Trial, choose
 from perf.workload import Workload
 from tooling.config.changes import knob_problems
@@ -84,8 +85,9 @@ def tune(request: TuneRequest, *, runtime: Runtime, analyzer: PerfAnalyzer, cons
     for a request or a model that cannot be tuned, Refused when the current config cannot keep up with the asked rate
     or Triton refuses it, ExternalError when the server or perf_analyzer fails.
     """
-    plan = _plan(request, runtime, analyzer)
-    with Study(plan.study_dir, plan.header) as study:
+    plan = _plan(request, analyzer)
+    target = EmbeddedTarget(plan.model_dir.parent, runtime)
+    with Study(plan.study_dir, plan.header, session()) as study:
         kept = sum(record["record"] == "measurement" for record in study.records)
         console.info(f"study {study.directory}{f': {kept} runs are there already' if kept else ''}")
         input_file = study.directory / "input.json"
@@ -97,8 +99,7 @@ def tune(request: TuneRequest, *, runtime: Runtime, analyzer: PerfAnalyzer, cons
             batching=plan.config.max_batch_size > 0,
             vocab_size=request.vocab_size,
         )
-        subject = Subject(plan.model_dir, plan.config, plan.workload, input_file, plan.window_ms)
-        with _resumable(), Bench(subject, study, runtime, analyzer) as bench:
+        with _resumable(), Bench(_subject(plan, input_file), study, target, analyzer) as bench:
             search = Search(bench, request.objective, request.budget_s, console)
             default, trials = search.run(plan.default, plan.tries)
             if not search.points:
@@ -159,7 +160,13 @@ def _evidence(result: TuneResult, path: Path, hardware: str) -> Sequence[str]:
     return [*lines, f"Study: {os.path.relpath(result.study, path.absolute().parent)}"]
 
 
-def _plan(request: TuneRequest, runtime: Runtime, analyzer: PerfAnalyzer) -> _Plan:
+def _subject(plan: _Plan, input_file: Path) -> Subject:
+    tries = {c.id: Variant(c.id, apply(c.knobs, plan.config), plan.model_dir) for c in plan.tries}
+    base = Variant(plan.default.id, plan.config, plan.model_dir)
+    return Subject(plan.model_dir.name, base, tries, plan.workload, input_file, plan.window_ms)
+
+
+def _plan(request: TuneRequest, analyzer: PerfAnalyzer) -> _Plan:
     source = locate_model(request.model_dir, "onnxruntime")
     if source.model_dir is None:
         raise UsageError("not a model directory", where=request.model_dir, expected="REPO/NAME with 1/model.onnx in it")
@@ -258,7 +265,7 @@ def _result(
         trials=trials,
         chosen=chosen,
         runs=len(points),
-        disturbed=sum((p.foreign_cores or 0) >= FOREIGN_CORES for p in points),
+        disturbed=sum(p.disturbed for p in points),
         spent_s=round(spent_s, 1),
         finished=max(p.started for p in points),
         study=plan.study_dir,

@@ -112,6 +112,23 @@ def test_lock_ends_with_a_killed_writer(tmp_path: Path) -> None:
         assert study.records == [{"record": "x", "n": 1}]
 
 
+def test_each_session_that_measures_is_noted_once(tmp_path: Path) -> None:
+    for argv in (["tune", "a"], ["tune", "a", "--budget", "5m"]):
+        with Study(tmp_path, HEADER, {"argv": argv}) as study:
+            study.append({"record": "x"})
+            study.append({"record": "x"})
+    with Study(tmp_path, HEADER, {"argv": ["only looks"]}):
+        pass
+    assert [r.get("argv") for r in read_study(tmp_path)[1]] == [
+        ["tune", "a"],
+        None,
+        None,
+        ["tune", "a", "--budget", "5m"],
+        None,
+        None,
+    ]
+
+
 def test_unwritable_place_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="the study cannot be written"), Study(tmp_path / "file" / "study", HEADER):
@@ -122,12 +139,13 @@ def test_full_disk_is_a_usage_error(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, resource\nfrom perf.study import Study\n"
         "with Study(pathlib.Path(sys.argv[1]), {}) as study:\n"
-        "    resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))\n    study.append({'text': 'x' * 100})\n"
+        "    study.append({'record': 'x'})\n    resource.setrlimit(resource.RLIMIT_FSIZE, (128, 128))\n"
+        "    study.append({'record': 'y', 'text': 'x' * 100})\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
     assert "UsageError" in done.stderr
     assert "the study cannot be written (got File too large)" in done.stderr
-    assert read_study(tmp_path)[1] == []
+    assert (tmp_path / FILE_NAME).read_bytes().endswith(b'{"record": "x"}\n'), "the part that fitted is taken back"
 
 
 def test_reading_no_study_says_so(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from perf.bench import Bench, CandidateFailed, Subject
 from perf.grid import Candidate
 from perf.measurement import Measurement
 from perf.study import Study
+from perf.target import Variant
 from perf.workload import Workload
 from tooling.config.knobs import Knobs
 from tooling.errors import ExternalError, Refused
@@ -19,21 +20,30 @@ from tooling.errors import ExternalError, Refused
 CANDIDATE = Candidate("a", Knobs(instance_count=1), ("instance_count",))
 
 
-def run(side: str, status: Any = "ok", pair: int = 0, attempt: int = 1, record: str = "measurement") -> dict[str, Any]:
-    point = Measurement(status=status, load={"mode": "concurrency", "value": 8}, throughput_rps=100.0, wall_s=1.5)
+def run(
+    side: str,
+    status: Any = "ok",
+    pair: int = 0,
+    attempt: int = 1,
+    record: str = "measurement",
+    others: float = 0.0,
+) -> dict[str, Any]:
+    figures: dict[str, Any] = {"throughput_rps": 100.0 + attempt, "wall_s": 1.5, "foreign_cores": others}
+    point = Measurement(status=status, load={"mode": "concurrency", "value": 8}, **figures)
     identity = {"candidate": "a", "stage": "screen", "pair": pair, "side": side, "attempt": attempt}
     return {"record": record, **identity, "raw": "raw/x", "measurement": point.to_dict(), "spent_s": 2.0}
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Any]:
-    """Make a bench on a study that holds these records; it has no runtime, so it can start nothing."""
+    """Make a bench on a study that holds these records; it has no target, so it can start nothing."""
     with Study(tmp_path, {}) as study:
 
         def make(*records: dict[str, Any]) -> Bench:
             for record in ({"record": "window", "window_ms": 450, "spent_s": 5.0}, *records):
                 study.append(record)
-            subject = Subject(tmp_path / "m", None, Workload(concurrency=8), tmp_path / "input.json", 300)
+            base, other = Variant("default", None), Variant("a", None)
+            subject = Subject("m", base, {"a": other}, Workload(concurrency=8), tmp_path / "input.json", 300)
             return Bench(subject, study, None, None)  # type: ignore[arg-type]
 
         yield make
@@ -61,6 +71,29 @@ def test_a_run_disturbed_by_chance_counts_only_the_second_time(bench: Any) -> No
     assert (a.status, b.status) == ("ok", "ok")
 
 
+def test_a_run_that_other_programs_disturbed_is_repeated_and_the_calmer_one_counts(bench: Any) -> None:
+    a, b = bench(run("A", others=0.9), run("A", attempt=2, others=0.1), run("B", others=0.29)).pair(
+        CANDIDATE, "screen", 0
+    )
+    assert (a.throughput_rps, b.throughput_rps) == (102.0, 101.0)
+    a, b = bench(run("A", others=0.5), run("A", attempt=2, others=0.9), run("B", others=0.0)).pair(
+        CANDIDATE, "screen", 0
+    )
+    assert a.throughput_rps == 101.0
+
+
+def test_a_host_that_stays_busy_is_taken_as_it_is(bench: Any) -> None:
+    """After three repeats in vain none is asked for, until a run was calm."""
+    busy = [run(side, pair=pair, others=1.0) for pair in range(4) for side in "AB"]
+    again = [run(*who, attempt=2, others=1.0) for who in (("A",), ("B",))]
+    again.append(run("B", pair=1, attempt=2, others=1.0))
+    calm = [run("A", pair=4, others=0.1), run("B", pair=4, others=1.0), run("B", pair=4, attempt=2, others=0.1)]
+    made = bench(*busy, *again, *calm)
+    for pair in range(5):
+        made.pair(CANDIDATE, "screen", pair)
+    assert made.spent_s == 2.0 * (8 + 3 + 3)
+
+
 def test_a_refused_candidate_stays_refused(bench: Any) -> None:
     made = bench({"record": "failure", "candidate": "a", "reason": "Triton refuses it: no", "spent_s": 1.0})
     with pytest.raises(CandidateFailed, match="Triton refuses it: no"):
@@ -81,5 +114,5 @@ def test_a_current_config_that_cannot_be_measured_ends_the_tuning(bench: Any, st
 
 def test_an_aborted_run_is_not_recalled(bench: Any) -> None:
     made = bench(run("A", "crashed", record="aborted"))
-    with pytest.raises(AttributeError):  # it wants to start a server, and has no runtime
+    with pytest.raises(TypeError):  # it wants to serve it, and has no target
         made.pair(CANDIDATE, "screen", 0)

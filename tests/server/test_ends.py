@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -78,7 +79,7 @@ def test_kill_9_of_tritonserver(start: Callable[..., EmbeddedServer], repository
         os.kill(server.pid, signal.SIGKILL)
         assert left.after(server.run_id, 5) == []
         assert not server.alive()
-        with pytest.raises(ExternalError, match="was killed by SIGKILL while loading `double`") as raised:
+        with pytest.raises(ExternalError, match="was killed by SIGKILL before loading `double`") as raised:
             server.load("double")
         assert "successfully loaded 'double'" in str(raised.value), "the last log lines are shown"
         assert "CUDA" not in str(raised.value)
@@ -91,6 +92,23 @@ def test_kill_9_of_the_supervisor(start: Callable[..., EmbeddedServer], reposito
         os.kill(supervisor_of(server), signal.SIGKILL)
         with pytest.raises(ExternalError, match="its supervisor process was killed"):
             server.watch()
+
+
+@pytest.mark.live
+def test_kill_9_of_the_supervisor_while_a_model_loads(
+    start: Callable[..., EmbeddedServer], tmp_path: Path, add_model: Callable[..., Path], left: Any
+) -> None:
+    """The orphan of a hanging load holds the connection; the call must not wait for it until its deadline."""
+    add_model(tmp_path, "hanging", PYTHON_CONFIG, {"1/model.py": MODEL.format(body="time.sleep(300)")})
+    with start(tmp_path) as server:
+        began = time.monotonic()
+        killer = threading.Timer(1.5, lambda: os.kill(supervisor_of(server), signal.SIGKILL))
+        killer.start()
+        with pytest.raises(ExternalError, match="its supervisor process was killed while loading `hanging`"):
+            server.load("hanging", deadline_s=60)
+        assert time.monotonic() - began < 12
+        killer.join()
+    assert left.after(server.run_id, 5) == []
 
 
 @pytest.mark.live

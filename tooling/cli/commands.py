@@ -7,10 +7,22 @@ import typer
 
 def register(app: typer.Typer) -> None:
     """Attach every command to the root, once."""
-    from tooling.cli import check, doctor, export, gen_config, profile, quickstart, runtime, serve, simulate, tune
+    from tooling.cli import (
+        check,
+        doctor,
+        export,
+        gen_config,
+        profile,
+        quickstart,
+        restore,
+        runtime,
+        serve,
+        simulate,
+        tune,
+    )
 
     if app.registered_commands:
         return
-    for module in (quickstart, export, gen_config, check, serve, tune, profile, simulate, doctor):
+    for module in (quickstart, export, gen_config, check, serve, tune, profile, simulate, restore, doctor):
         module.attach(app)
     app.add_typer(runtime.app, name="runtime")

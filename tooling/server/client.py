@@ -56,11 +56,15 @@ class TritonHttp:
 
     def server_name(self) -> str:
         """The server's `--id`, which tells a left-over server on the same port from ours."""
-        return str(self._call("GET", "/v2")["name"])
+        return str(self.metadata()["name"])
+
+    def metadata(self) -> dict[str, Any]:
+        """What the server says of itself: name, version, extensions."""
+        return dict(self._call("GET", "/v2"))
 
     def version(self) -> str:
         """The version of tritonserver, such as `2.51.0`."""
-        return str(self._call("GET", "/v2")["version"])
+        return str(self.metadata()["version"])
 
     def load(self, name: str, config_json: str | None) -> None:
         """Load a model, with another configuration than the one on disk when `config_json` is given."""

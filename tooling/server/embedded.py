@@ -101,6 +101,11 @@ class EmbeddedServer:
         """Whether the process is there (it may still hang: only a call can tell)."""
         return self._run is not None and self._run.process.alive()
 
+    def require_alive(self, when: str) -> None:
+        """Raise ExternalError when the process has ended: what answers at its address then is another server."""
+        if not self._running.process.alive():
+            raise self._died(when)
+
     def models(self) -> list[str]:
         """Names of the repository's models: directories with a configuration or a model file."""
         return self._running.workspace.model_names()
@@ -137,8 +142,7 @@ class EmbeddedServer:
 
         So two configurations of one model stand side by side. Raises UsageError when the name is taken.
         """
-        if not self._running.process.alive():
-            raise self._died(f"before `{name}` could be added")
+        self.require_alive(f"before `{name}` could be added")
         self._running.workspace.alias(name, model_dir)
 
     def model_config(self, name: str) -> dict[str, Any]:
@@ -234,6 +238,7 @@ class EmbeddedServer:
         reason: Callable[[Answer], str] = lambda answer: plain_reason(answer.reason),
         limit_s: float | None = None,
     ) -> _T:
+        self.require_alive(f"before {doing}")
         run, limit_s = self._running, self._options.request_timeout_s if limit_s is None else limit_s
         try:
             return call(TritonHttp(self.http_url, limit_s))

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -48,6 +49,12 @@ class SupervisedServer:
             if isinstance(error, OSError | ValueError):
                 raise ExternalError("the supervisor of tritonserver did not start", where=" ".join(program)) from None
             raise
+        threading.Thread(target=self._watch, name=f"watch {run_id}", daemon=True).start()
+
+    def _watch(self) -> None:
+        """End what a killed supervisor left: its orphans hold the connections of calls that would wait for ever."""
+        self._supervisor.wait()
+        self._kill_leftovers()
 
     def alive(self) -> bool:
         return self._supervisor.poll() is None
@@ -101,14 +108,18 @@ class SupervisedServer:
     def _end_leftovers(self) -> None:
         """What the supervisor would have done, in case it was killed itself: its orphans carry the run's id."""
         deadline = time.monotonic() + _KILL_TIMEOUT_S
-        while left := list(_processes_of(self._run_id)):
+        while left := self._kill_leftovers():
             if time.monotonic() > deadline:
                 raise ExternalError("processes of the server cannot be ended", got=left, expected="none after SIGKILL")
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
         remove_shared_memory(self._run_id)
+
+    def _kill_leftovers(self) -> list[int]:
+        left = list(_processes_of(self._run_id))
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return left
 
 
 def _command_line(pid: int) -> list[bytes]:

@@ -1,0 +1,256 @@
+"""Where configurations of one model are served to be measured: the embedded server, or one that runs already. Layer:
+above client."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from tooling.errors import ExternalError, Refused, UsageError
+from tooling.releases import current_release
+from tooling.server.embedded import EmbeddedServer
+from tooling.server.journal import Journal
+from tooling.server.running import Identity, RunningServer
+
+if TYPE_CHECKING:
+    from tooling.config.proto import ModelConfig
+    from tooling.runtime import Runtime
+    from tooling.signature.spec import ModelSignature
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One configuration of the model: `id` names it in a study; `model_dir` holds its files where a server of our own
+    is to serve them."""
+
+    id: str
+    config: ModelConfig
+    model_dir: Path | None = None
+
+
+class Served(NamedTuple):
+    """The name that requests to a variant go to, and whether it was loaded just now: then warm it up first."""
+
+    name: str
+    fresh: bool
+
+
+class Target(ABC):
+    """A server and one model on it; a context manager. `url` is HOST:PORT of `protocol`, as perf_analyzer takes it.
+
+    `pid` is the server's process, None for one whose load cannot be told apart from that of other programs.
+    """
+
+    protocol: Literal["grpc", "http"]
+    side_by_side: bool
+    """Whether two variants stay loaded; else each takes the place of the other."""
+
+    @abstractmethod
+    def __enter__(self) -> Target: ...
+
+    @abstractmethod
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    @property
+    @abstractmethod
+    def url(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def pid(self) -> int | None: ...
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """What of the server a measurement holds for; known before entering."""
+
+    @abstractmethod
+    def serve(self, variant: Variant) -> Served:
+        """Make the variant answer. Raises Refused when Triton refuses it, UsageError when it may not be loaded."""
+
+    @abstractmethod
+    def check(self, name: str) -> None:
+        """Raise ExternalError unless it is still the same server with the same configuration under `name`."""
+
+    @abstractmethod
+    def stats(self, name: str) -> dict[str, Any]:
+        """Triton's cumulative statistics of a model. Raises Refused when it is not loaded."""
+
+
+class EmbeddedTarget(Target):
+    """A server of our own, started on entering. The first variant stays loaded; each other takes the place of the one
+    before it, so that two answer side by side and no time passes between their runs."""
+
+    protocol, side_by_side = "grpc", True
+
+    def __init__(self, repository: Path, runtime: Runtime) -> None:
+        self.server = EmbeddedServer(repository, runtime)
+        self._first: tuple[str, Variant] | None = None
+        self._other: tuple[str, Variant] | None = None
+        self._names: dict[Path, str] = {}
+
+    def __enter__(self) -> EmbeddedTarget:
+        self.server.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.server.stop()
+
+    @property
+    def url(self) -> str:
+        return self.server.grpc_url
+
+    @property
+    def pid(self) -> int:
+        return self.server.pid
+
+    def facts(self) -> dict[str, Any]:
+        release = current_release()
+        return {"tritonserver": release.tritonserver, "onnxruntime": release.onnxruntime}
+
+    def serve(self, variant: Variant) -> Served:
+        for loaded in (self._first, self._other):
+            if loaded and loaded[1] == variant:
+                return Served(loaded[0], fresh=False)
+        name = self._name(variant)
+        if self._other:
+            old, self._other = self._other[0], None
+            self.server.unload(old)
+        config = type(variant.config)()
+        config.CopyFrom(variant.config)
+        config.name = name
+        self.server.load(name, config)
+        if self._first is None:
+            self._first = (name, variant)
+        else:
+            self._other = (name, variant)
+        return Served(name, fresh=True)
+
+    def check(self, name: str) -> None:
+        self.server.require_alive("while it was measured")
+        with suppress(Refused):  # a model that is gone is the variant's fault
+            self.server.stats(name)
+
+    def stats(self, name: str) -> dict[str, Any]:
+        return self.server.stats(name)
+
+    def _name(self, variant: Variant) -> str:
+        """The first variant's own, or a second name for the files of another's directory."""
+        directory = variant.model_dir
+        assert directory is not None, "a server of our own needs the model's files"
+        if self._first is None:
+            return directory.name
+        if directory not in self._names:
+            count = len(self._names)
+            self._names[directory] = f"{self._first[0]}.candidate{f'-{count + 1}' if count else ''}"
+            self.server.alias(self._names[directory], directory)
+        return self._names[directory]
+
+
+class RunningTarget(Target):
+    """A server that runs already. Without `reconfigure` it is only measured, as it is; with it variants are loaded in
+    place of the model's configuration, which is loaded again at the end, whatever ends the block (see Journal)."""
+
+    protocol, side_by_side = "http", False
+
+    def __init__(self, url: str, model: str, *, reconfigure: bool = False, journals: Path | None = None) -> None:
+        self.server, self.model, self.reconfigure = RunningServer(url), model, reconfigure
+        self._journal = Journal(self.server, model, journals)
+        self._stack = ExitStack()
+        self._identity: Identity = self.server.identity()
+        self._original = self.server.model_config(model)
+        if reconfigure:
+            self.server.require_control()
+        self._current, self._config = self._original, self.config()
+        self._served = False
+        self._counted = 0
+
+    def __enter__(self) -> RunningTarget:
+        if self.reconfigure:
+            self._stack.enter_context(self._journal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    @property
+    def pid(self) -> None:
+        return None
+
+    def facts(self) -> dict[str, Any]:
+        return {"url": self.url, "name": self._identity.name, "tritonserver": self._identity.version}
+
+    def config(self) -> ModelConfig:
+        """The server's own configuration. Raises UsageError for one of a newer schema than ours."""
+        from google.protobuf.json_format import ParseDict, ParseError
+
+        from tooling.config.proto import pb
+
+        try:
+            return ParseDict(self._original, pb().ModelConfig())
+        except ParseError as error:
+            raise UsageError(
+                "the server's configuration has fields that are not known here",
+                where=f"{self.url}, `{self.model}`",
+                got=error,
+                hint="install a newer tritonclient",
+            ) from error
+
+    def signature(self) -> ModelSignature:
+        from tooling.server.remote_signature import read_remote
+
+        return read_remote(self.url, self.model)
+
+    def serve(self, variant: Variant) -> Served:
+        fresh, self._served = not self._served, True
+        if variant.config != self._config:
+            self._load(variant)
+            fresh = True
+        return Served(self.model, fresh)
+
+    def _load(self, variant: Variant) -> None:
+        from google.protobuf.json_format import MessageToDict
+
+        if not self.reconfigure:
+            raise UsageError(
+                "a running server is only measured as it is",
+                where=f"{self.url}, `{self.model}`",
+                got=f"another configuration, `{variant.id}`",
+                hint="allow it with --allow-reconfigure: the server's own configuration is loaded again at the end",
+            )
+        own = variant.config == self.config()
+        wanted = self._original if own else MessageToDict(variant.config, preserving_proto_field_name=True)
+        self._current = self._journal.change(self._original, wanted)
+        self._config, self._counted = variant.config, 0
+
+    def check(self, name: str) -> None:
+        if self.server.identity() != self._identity or self.server.model_config(name) != self._current:
+            raise self._other("another server, or another configuration, answers here now")
+        try:
+            counted = int(self.server.stats(name)["inference_count"])
+        except Refused as refusal:
+            raise self._other("the model is gone") from refusal
+        if counted < self._counted:
+            raise self._other("the server was restarted, or the model loaded anew")
+        self._counted = counted
+
+    def stats(self, name: str) -> dict[str, Any]:
+        return self.server.stats(name)
+
+    def _other(self, what: str) -> ExternalError:
+        return ExternalError(
+            what, where=f"{self.url}, `{self.model}`", hint="measure while nobody else changes the server"
+        )

@@ -1,0 +1,109 @@
+"""A Triton server that somebody else runs: what it serves, and another configuration for it. Layer: server."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from tooling.errors import ExternalError, Refused, UsageError, suggest
+from tooling.server.client import Answer, TritonHttp, address, unreachable
+from tooling.server.log import plain_reason
+
+_T = TypeVar("_T")
+_TIMEOUT_S = 10.0
+_LOAD_TIMEOUT_S = 300.0
+_POLL_S = 0.05
+_NO_CONTROL = "explicit model load / unload is not allowed"
+"""What Triton answers to the load API in the control modes `none` and `poll` (HTTP 503)."""
+_NO_MODEL = "tritune-asks-for-control"
+
+
+class Identity(NamedTuple):
+    """What a server says of itself."""
+
+    name: str
+    version: str
+
+
+class RunningServer:
+    """A running server at HOST:PORT of its HTTP endpoint. Each call raises ExternalError when nothing answers there."""
+
+    def __init__(self, url: str) -> None:
+        self.url = address(url)
+
+    def identity(self) -> Identity:
+        """Raises MissingError when no Triton answers."""
+        try:
+            about = TritonHttp(self.url, _TIMEOUT_S).metadata()
+            return Identity(str(about["name"]), str(about["version"]))
+        except (OSError, http.client.HTTPException, Answer, ValueError, LookupError, TypeError) as error:
+            raise unreachable(self.url, error) from error
+
+    def models(self) -> list[str]:
+        """Names of the models that are ready."""
+        return self._ask("asking for the models", lambda http: http.model_names())
+
+    def model_config(self, name: str) -> dict[str, Any]:
+        """The configuration in force, completed by Triton. Raises UsageError for a model that is not loaded."""
+        try:
+            return self._ask(f"asking for the config of `{name}`", lambda http: http.model_config(name))
+        except Refused as refusal:
+            known = self.models()
+            raise UsageError(
+                "the server has no such model loaded",
+                where=self.url,
+                got=f"`{name}`",
+                expected=", ".join(known) or "a loaded model",
+                hint=suggest(name, known) or refusal.problems[0].what,
+            ) from refusal
+
+    def stats(self, name: str) -> dict[str, Any]:
+        """Triton's cumulative statistics of the newest version, in ns. Raises Refused when the model is not loaded."""
+        return self._ask(f"asking for the statistics of `{name}`", lambda http: http.stats(name))
+
+    def require_control(self) -> None:
+        """Raise UsageError unless the server takes load calls; asked with the unloading of a model that is none."""
+        try:
+            self._ask("asking whether models may be loaded", lambda http: http.unload(_NO_MODEL))
+        except Refused as refusal:
+            if _NO_CONTROL not in refusal.problems[0].what:
+                raise
+            raise UsageError(
+                "server is not in explicit model control mode: variants cannot be loaded",
+                where=self.url,
+                got=refusal.problems[0].what,
+                hint="restart with --model-control-mode=explicit --load-model=NAME, or leave --allow-reconfigure out",
+            ) from None
+
+    def load(self, name: str, config: dict[str, Any]) -> None:
+        """Load the model anew with `config`, whose requests in flight are answered first; nothing is unloaded between.
+
+        The configuration travels in the call, so no directory is shared. Raises Refused with Triton's reason; the
+        configuration before then keeps serving.
+        """
+        self._ask(f"loading `{name}`", lambda http: http.load(name, json.dumps(config)), _LOAD_TIMEOUT_S)
+        deadline = time.monotonic() + _LOAD_TIMEOUT_S
+        while set(self._ask(f"loading `{name}`", lambda http: http.states(name))) - {"READY", "UNAVAILABLE"}:
+            if time.monotonic() > deadline:
+                raise ExternalError("the model does not become ready", where=self.url, got=f"`{name}`")
+            time.sleep(_POLL_S)
+
+    def _ask(self, doing: str, call: Callable[[TritonHttp], _T], limit_s: float = _TIMEOUT_S) -> _T:
+        try:
+            return call(TritonHttp(self.url, limit_s))
+        except Answer as answer:
+            raise Refused(plain_reason(answer.reason), where=f"{self.url}, {doing}") from None
+        except TimeoutError:
+            raise ExternalError(
+                f"the server did not answer within {limit_s:g} s while {doing}", where=self.url, hint="see its log"
+            ) from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise ExternalError(
+                f"the server went away while {doing}",
+                where=self.url,
+                got=str(error) or type(error).__name__,
+                hint="see its log",
+            ) from error
