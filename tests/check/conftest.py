@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -63,6 +65,8 @@ def _nodes(text: str, inputs: list[Any], outputs: list[Any]) -> tuple[list[Any],
         table = helper.make_tensor("table", TensorProto.FLOAT, [100, 4], [1.0] * 400)
         return [helper.make_node("Gather", ["table", inputs[0].name], [outputs[0].name])], [table], []
     nodes = _filler(inputs, outputs)
+    if "quantised" in text:
+        nodes.append(helper.make_node("DynamicQuantizeLinear", ["inner_number"], ["q", "q_scale", "q_zero"]))
     if "contrib" in text:
         nodes.append(helper.make_node("EmbedLayerNormalization", [inputs[0].name], ["unused"], domain="com.microsoft"))
     if "custom" in text:
@@ -102,6 +106,15 @@ def plan(version: str) -> bytes:
     return b"ftrt" + bytes(20) + bytes(numbers) + b"engine"
 
 
+def write_torchscript(path: Path, forward: str) -> None:
+    """The archive of a TorchScript module whose `forward` is declared so: `forward(x: Tensor) -> Tensor`."""
+    declared = forward.strip().replace("(", "(self: __torch__.M, ", 1)
+    code = f"class M(Module):\n  def {declared}:\n    return x\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data.pkl", b"\x80\x02c__torch__\nM\nq\x00)\x81.")
+        archive.writestr("model/code/__torch__.py", code)
+
+
 @dataclass(frozen=True)
 class Example:
     """What an example becomes: the path to check, the options, and the directory of the model it is about."""
@@ -139,8 +152,12 @@ def write_example(root: Path, text: str) -> Example:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".onnx" and "->" in content:
             write_model(path, content)
+        elif content.strip() == "pipe":
+            os.mkfifo(path)
         elif content.startswith("zeros "):
             path.write_bytes(bytes(int(content.split()[1])))
+        elif path.suffix == ".pt" and content.startswith("forward("):
+            write_torchscript(path, content)
         elif content.startswith("plan "):
             path.write_bytes(plan(content.split()[1]))
         else:

@@ -64,7 +64,9 @@ def draw_model(seed: int, name: str) -> Drawn:
 
 
 def _odd(draw: Draw, name: str) -> Drawn:
-    """Backends and platforms that do not belong together, files that tell nothing, syntax errors."""
+    """Backends and platforms that do not belong together, files that tell nothing, syntax errors, broken parts."""
+    if draw.often():
+        return _odd_python(draw, name)
     config = str(
         draw.one(
             'platform: "onnx"\n',
@@ -77,9 +79,55 @@ def _odd(draw: Draw, name: str) -> Drawn:
             'backend: "nosuch"\n',
             "instance_group [ { kind: KIND_TPU } ]\n",
             "dynamic_batching { }\nsequence_batching { }\n",
+            "max_batch_size: ${batch}\n",
+            'input { name: "x" dims: [ "8" ] }\n',
+            'backend: "python"\nruntime: "libtriton_none.so"\n',
+            "ensemble_scheduling { }\n",
         )
     )
     return Drawn(name, config, {"1/readme.txt": "nothing"})
+
+
+def _odd_python(draw: Draw, name: str) -> Drawn:
+    """A sound Python model with one part that is seldom written, and wrong more often than not."""
+    steps = 'ensemble_scheduling { step { model_name: "one" } }'
+    file, other = "labels.txt", 'output { name: "o" data_type: TYPE_FP32 dims: [1] label_filename: "labels.txt" }'
+    start, corrid = "kind: CONTROL_SEQUENCE_START", "kind: CONTROL_SEQUENCE_CORRID"
+    odd = draw.one(
+        steps,
+        f"{other} {other}",
+        'output { name: "o" data_type: TYPE_FP32 dims: [1] label_filename: "none.txt" }',
+        "instance_group { kind: KIND_MODEL gpus: [0] }",
+        "instance_group { kind: KIND_AUTO gpus: [0] }",
+        "response_cache { enable: true } model_transaction_policy { decoupled: true }",
+        "response_cache { enable: true } sequence_batching { }",
+        "sequence_batching { oldest { preferred_batch_size: [0] } }",
+        "sequence_batching { direct { minimum_slot_utilization: -0.5 } }",
+        f"sequence_batching {{ control_input {{ control {{ {start} int32_false_true: [0, 1] }} }} }}",
+        f'sequence_batching {{ control_input {{ name: "c" control {{ {start} }} }} }}',
+        f'sequence_batching {{ control_input {{ name: "c" control {{ {start} bool_false_true: [true] }} }} }}',
+        f'sequence_batching {{ control_input {{ name: "c" control {{ {corrid} int32_false_true: [0, 1] '
+        "data_type: TYPE_UINT64 } } }",
+        "dynamic_batching { priority_levels: 2 default_priority_level: 1 priority_queue_policy { key: 3 value { } } }",
+        "dynamic_batching { preserve_ordering: true default_queue_policy { timeout_action: DELAY "
+        "default_timeout_microseconds: 5 } }",
+        'batch_input { kind: BATCH_ELEMENT_COUNT target_name: "n" data_type: TYPE_INT64 source_input: "i" }',
+        'batch_input { kind: BATCH_ELEMENT_COUNT target_name: "n" data_type: TYPE_INT32 source_input: "z" }',
+        'batch_input { kind: BATCH_ELEMENT_COUNT target_name: "n" data_type: TYPE_INT32 }',
+        "input { data_type: TYPE_FP32 dims: [1] }",
+        'input { name: "j" dims: [1] }',
+        'input { name: "j" data_type: TYPE_FP32 }',
+        'input { name: "j" data_type: TYPE_FP32 dims: [4] reshape { shape: [0, 4] } }',
+        'input { name: "j" data_type: TYPE_FP32 dims: [-1, 4] reshape { shape: [4] } }',
+        'input { name: "j" data_type: TYPE_FP32 dims: [-1, 4] reshape { shape: [-1, -1] } }',
+        'input { name: "j" data_type: TYPE_FP32 dims: [4, 4] format: FORMAT_NCHW }',
+        "version_policy { specific { versions: [1, 9] } }",
+        'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "$$TRITON_MODEL_DIRECTORY/none.tar.gz" } }',
+        'metric_tags { key: "team" value: "a" }',
+        f'name: "{name}"',
+    )
+    config = f'backend: "python"\nmax_batch_size: 4\ninput {{ name: "i" data_type: TYPE_FP32 dims: [2] }}\n{odd}\n'
+    return Drawn(name, config, {"1/model.py": PYTHON_MODEL, file: "a"})
 
 
 def _python(draw: Draw, name: str) -> Drawn:
@@ -289,10 +337,24 @@ def _ensemble(draw: Draw, name: str) -> Drawn:
         f'model_version: -1 input_map {{ key: "x" value: "{middle}" }} output_map {{ key: "y" value: "b" }}',
     )
     steps = [f'step {{ model_name: "{step}" {text} }}' for step, text in zip((first, second), maps, strict=True)]
-    if draw.seldom():
-        steps = steps[:1]
-    elif draw.seldom():
-        steps = []
+    defect = draw.number(0, 19)
+    if defect < 3:
+        steps = steps[:defect]  # without the second step, without any, or as they are
+    elif defect < 11:
+        old, new = (
+            (' model_name: "two"', ""),
+            ('input_map { key: "x" value: "m" }', ""),
+            ('output_map { key: "y" value: "b" }', ""),
+            ('output_map { key: "y" value: "b" }', 'output_map { key: "y" value: "m" }'),
+            ('output_map { key: "y" value: "b" }', 'output_map { key: "y" value: "c" }'),
+            ('output_map { key: "y"', 'output_map { key: "Y"'),
+            ('value: "a"', 'value: "m"'),
+            (
+                'output_map { key: "y" value: "b" }',
+                'output_map { key: "y" value: "b" } output_map { key: "y" value: "d" }',
+            ),
+        )[defect - 3]
+        steps = [step.replace(old, new) for step in steps]
     lines = [
         'platform: "ensemble"',
         f"max_batch_size: {batch}",

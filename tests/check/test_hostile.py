@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
+import time
+import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,12 +17,15 @@ from typing import Any
 import pytest
 
 from tooling.check.registry import rules
+from tooling.check.report import as_text
 from tooling.check.runner import check as judge
 from tooling.check.target import Target
 from tooling.errors import UsageError
 from tooling.releases import current_release
 
-COUNT = 10 * int(os.environ.get("TRITUNE_FUZZ", "15"))
+FUZZ = int(os.environ.get("TRITUNE_FUZZ", "200"))
+"""A tenth of the repositories that the long test damages; `make fuzz` damages 10,000."""
+LONGEST_S = 5
 EXAMPLES = [rule.example for rule in rules().values() if "--- request\n" not in rule.example]
 PIECES = [
     b"{",
@@ -55,19 +62,31 @@ def _mutate(data: bytes, source: random.Random) -> bytes:
     return data
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_mutated_files_end_in_findings(strict: bool, write: ModuleType, tmp_path: Path) -> None:
-    source = random.Random(7)
+def _damage(seed: int, count: int, strict: bool, write: ModuleType, tmp_path: Path) -> None:
+    """Judge so many examples, each with one or two files damaged. What is raised is raised; what takes long fails."""
+    source = random.Random(seed)
     target = Target(current_release(), strict=strict, gpus=0)
-    for number in range(COUNT):
+    for number in range(count):
         made = write.write_example(tmp_path / str(number), source.choice(EXAMPLES))
         files = sorted(path for path in made.path.rglob("*") if path.is_file()) if made.path.is_dir() else [made.path]
         for path in source.sample(files, min(2, len(files))):
             path.write_bytes(_mutate(path.read_bytes(), source))
-        try:
-            judge(made.path, target)
-        except UsageError:
-            continue  # a path that is nothing to judge
+        started = time.process_time()
+        with suppress(UsageError):  # a path that is nothing to judge
+            as_text(judge(made.path, target), details=True)
+        assert time.process_time() - started < LONGEST_S
+        shutil.rmtree(tmp_path / str(number))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_mutated_files_end_in_findings(strict: bool, write: ModuleType, tmp_path: Path) -> None:
+    _damage(7, 150, strict, write, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strict", [False, True])
+def test_many_mutated_files_end_in_findings(strict: bool, write: ModuleType, tmp_path: Path) -> None:
+    _damage(8, 5 * FUZZ, strict, write, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +103,7 @@ def test_mutated_files_end_in_findings(strict: bool, write: ModuleType, tmp_path
         (
             "1/model.py",
             b"class TritonPythonModel:\n    def execute(self, r):\n"
-            + b"        a.get_response_sender().send(b)\n" * 9_000,
+            + b"        a.get_response_sender().send(b)\n" * 5_000,
         ),
     ],
     ids=["zeros", "inputs", "nesting", "placeholders", "fields", "lengths", "empty", "brackets", "calls"],
@@ -97,6 +116,77 @@ def test_junk_is_told_and_passed(
     path.write_bytes(content)
     (path.parents[len(Path(name).parts) - 1] / "1").mkdir(exist_ok=True)
     assert check(tmp_path / "repository")["findings"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("model.pt", "entries"),
+        ("model.pt", "code"),
+        ("model.pt", "pickle"),
+        ("model.xml", b"<net>" + b"<a/>" * 2_000_000),
+        ("model.plan.json", b"[" * 2_000_000),
+        ("model.json", b'{"a":' * 400_000),
+        ("model.yaml", b"- a\n" * 500_000),
+    ],
+    ids=["entries", "code", "pickle", "elements", "sidecar", "arguments", "settings"],
+)
+def test_junk_of_other_backends_is_passed(
+    file: str, content: bytes | str, tmp_path: Path, check: Callable[..., dict[str, Any]]
+) -> None:
+    """Archives of more entries than anybody counts, code and pickles without end, brackets a million deep."""
+    configs = {".pt": 'platform: "pytorch_libtorch"', ".xml": 'backend: "openvino"', ".yaml": 'backend: "python"'}
+    configs |= {".json": 'backend: "vllm"'} if file == "model.json" else {".json": 'platform: "tensorrt_plan"'}
+    version = tmp_path / "repository" / "model" / "1"
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").write_text(configs[Path(file).suffix], encoding="utf-8")
+    (version / "model.plan").write_bytes(b"ftrt" + bytes(20) + bytes((10, 5, 0, 0)))
+    (version / "model.py").write_text("from tensorrt_llm import LLM\nclass TritonPythonModel: pass", encoding="utf-8")
+    if isinstance(content, str):
+        with zipfile.ZipFile(version / file, "w") as archive:
+            pickle = b"0" * 20_000_000 if content == "pickle" else b"\x80\x02c__torch__\nM\nq\x00)\x81."
+            archive.writestr("model/data.pkl", pickle)
+            archive.writestr("model/code/__torch__.py", "class M(Module):\n" + "    x = 1\n" * 2_000_000)
+        if content == "entries":
+            data = (version / file).read_bytes()
+            at = data.rindex(b"PK\5\6") + 10
+            (version / file).write_bytes(data[:at] + b"\xff\xff" + data[at + 2 :])
+    else:
+        (version / file).write_bytes(content)
+    started = time.process_time()
+    check(tmp_path / "repository")
+    assert time.process_time() - started < LONGEST_S
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_pipes_and_devices_are_not_read(kind: str, tmp_path: Path, check: Callable[..., dict[str, Any]]) -> None:
+    """Nobody writes to the pipes, and the device never ends."""
+    files = [*(f"1/model.{end}" for end in ("onnx", "plan", "xml", "pt", "py", "json", "plan.json"))]
+    files += ["warmup/data", "labels.txt"]
+
+    def make(path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "pipe":
+            os.mkfifo(path)
+        else:
+            path.symlink_to("/dev/zero")
+
+    for number, backend in enumerate(("onnxruntime", "tensorrt", "openvino", "pytorch", "python", "vllm")):
+        root = tmp_path / f"{number}"
+        for file in files:
+            make(root / "written" / file)
+        for file in ("unread/config.pbtxt", "compose.yaml", "Dockerfile"):
+            make(root / file)
+        sample = 'inputs { key: "x" value { data_type: TYPE_STRING dims: [ 1 ] input_data_file: "data" } }'
+        (root / "written" / "config.pbtxt").write_text(
+            f'backend: "{backend}"\ninput {{ name: "x" data_type: TYPE_STRING dims: [ 1 ] }}\n'
+            'output { name: "y" data_type: TYPE_FP32 dims: [ 1 ] label_filename: "labels.txt" }\n'
+            f'model_warmup {{ name: "w" batch_size: 1 {sample} }}',
+            encoding="utf-8",
+        )
+        found = {finding["rule"] for finding in check(root)["findings"]}
+        assert "config-unreadable" in found
+        assert ("model-file-not-regular" in found) == (backend != "vllm")
 
 
 def test_loops_of_links_and_odd_names(tmp_path: Path, check: Callable[..., dict[str, Any]]) -> None:

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +27,10 @@ from tooling.releases import current_release
 from tooling.runtime import Runtime
 from tooling.server import EmbeddedServer, ServerOptions
 
-DRAWN = {"strict": 70, "complete": 30}
-if "TRITUNE_FUZZ" in os.environ:
-    DRAWN = dict.fromkeys(DRAWN, int(os.environ["TRITUNE_FUZZ"]) // 2)
+# Random models: with or without auto-complete, the first seed, how many. `make fuzz` asks about 1,000.
+DRAWN = {"strict": (True, 20_000, 70), "complete": (False, 70_000, 30)}
+FUZZ = int(os.environ.get("TRITUNE_FUZZ", "300"))
+LONG = {"strict": (True, 120_000, FUZZ // 2), "complete": (False, 170_000, FUZZ // 2)}
 
 # The native ONNX Runtime backend is the judge of its rules, not the embedded server's own; see test_native_verdicts.
 NATIVE = "onnxruntime backend"
@@ -175,24 +176,49 @@ def test_example(number: int, examples: Judged) -> None:
     assert next(finding.rule for finding in examples.findings[name] if finding.first) is EXAMPLES[number]
 
 
-@pytest.fixture(scope="module", params=list(DRAWN))
-def drawn(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, write: ModuleType, runtime: Runtime
-) -> Iterator[Judged]:
+def _draw(root: Path, part: tuple[bool, int, int], write: ModuleType, runtime: Runtime) -> Judged:
     """Both on random models, in one of the modes."""
-    root = tmp_path_factory.mktemp(request.param) / "repository"
-    strict = request.param == "strict"
-    names = _place_drawn(root, 20_000 if strict else 70_000, DRAWN[request.param], write)
-    yield Judged(_judge(root, strict), _ask(root, names, runtime, strict))
+    strict, seed, count = part
+    names = _place_drawn(root, seed, count, write)
+    return Judged(_judge(root, strict), _ask(root, names, runtime, strict))
+
+
+def _refusing(judged: Judged) -> list[Rule]:
+    """For each model that is refused, the rule that is said to be why."""
+    firsts = (next(f for f in found if f.first) for name, found in judged.findings.items() if name in judged.said)
+    return [finding.rule for finding in firsts]
 
 
 @pytest.mark.live
-def test_random_models_get_the_same_verdict(drawn: Judged) -> None:
+@pytest.mark.parametrize("mode", DRAWN)
+def test_random_models_get_the_same_verdict(mode: str, tmp_path: Path, write: ModuleType, runtime: Runtime) -> None:
+    drawn = _draw(tmp_path / "repository", DRAWN[mode], write, runtime)
     assert [text for name in drawn.said if (text := drawn.disagreement(name))] == []
-    stages = Counter(findings[0].rule.stage for name, findings in drawn.findings.items() if name in drawn.said)
+    stages = Counter(rule.stage for rule in _refusing(drawn))
     assert 0.4 <= stages.total() / len(drawn.said) <= 0.85
     assert stages[Stage.POLL] >= 5
     assert stages[Stage.LOAD] >= 5
+
+
+@pytest.mark.live
+@pytest.mark.long
+def test_many_random_models_get_the_same_verdict(
+    tmp_path: Path, write: ModuleType, runtime: Runtime, request: pytest.FixtureRequest
+) -> None:
+    """Elsewhere than above; and enough to come across most rules of the core."""
+    drawn = {mode: _draw(tmp_path / mode, part, write, runtime) for mode, part in LONG.items()}
+    wrong = [(mode, text) for mode, one in drawn.items() for name in one.said if (text := one.disagreement(name))]
+    refusing = [rule for one in drawn.values() for rule in _refusing(one)]
+    asked, stages = sum(len(one.said) for one in drawn.values()), Counter(rule.stage.value for rule in refusing)
+    rules_hit = {rule.id for rule in refusing}
+    text = ", ".join(f"{stage} {count}" for stage, count in stages.items())
+    request.config.pluginmanager.get_plugin("terminalreporter").write_line(
+        f"\n{asked} random models, {len(refusing)} refused ({text}) for {len(rules_hit)} different rules"
+    )
+    assert wrong == []
+    assert 0.4 <= len(refusing) / asked <= 0.85
+    assert min(stages[stage.value] for stage in (Stage.POLL, Stage.DEPENDENCY, Stage.LOAD)) >= asked // 40
+    assert len(rules_hit) >= (80 if asked >= 1_000 else 50)
 
 
 @pytest.mark.live

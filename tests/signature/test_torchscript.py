@@ -69,7 +69,7 @@ def test_types_and_shapes_must_be_given(archive):
         ("def forward(self, x: Optional[Tensor]) -> Tensor: pass", "argument `x` of `forward` is no tensor"),
         ("def forward(self, x: Tensor) -> Dict[str, Tensor]: pass", "returns more than tensors (got Dict[str, Tensor]"),
         ("def other(self): pass", "class `Net` without `forward`"),
-        ("def forward(self, x: Tensor) -> Tensor: !", "code that cannot be read"),
+        ("def forward(self, x: Tensor!) -> Tensor: pass", "code that cannot be read"),
     ],
 )
 def test_what_triton_cannot_call(forward, said, archive):

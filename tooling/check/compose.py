@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from tooling.check.files import read_limited
 from tooling.check.target import Target, split_words, with_options
 from tooling.errors import UsageError
 from tooling.releases import release_named
 
 NAMES: Final = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
-_LARGEST: Final = 2**20
+_LARGEST: Final = 2**17
 _TAG: Final = re.compile(r"(\d\d\.\d\d)-")
 
 
@@ -22,9 +23,10 @@ def services_of(path: Path) -> Mapping[str, Any]:
     import yaml
 
     try:
-        if path.stat().st_size > _LARGEST:
-            raise UsageError("too large for a compose file", where=path)
-        content = yaml.safe_load(path.read_bytes())
+        source = read_limited(path, _LARGEST)
+        if source is None:
+            raise UsageError("too large for a compose file", where=path, expected=f"{_LARGEST} bytes at most")
+        content = yaml.load(source, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise UsageError("not a compose file", where=path, got=str(error).replace("\n", " ")) from error
     services = content.get("services") if isinstance(content, dict) else None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tooling.check.completion import complete
+from tooling.check.files import read_limited
 from tooling.check.fill import ENSEMBLE, Instances, fill_backend, instances, normalise
 from tooling.check.finding import Finding, Place, Rule
 from tooling.check.target import Target
@@ -229,10 +230,9 @@ def read_model(directory: Path, shown: str, target: Target, config: Path | None 
         return model
     name = model.shown_path(path) if config is None else str(config)
     try:
-        if path.stat().st_size > LARGEST:
-            model.too_large = True
-            return model
-        model.text = ConfigText.of(name, path, path.read_bytes())
+        source = read_limited(path, LARGEST)
+        model.too_large = source is None
+        model.text = None if source is None else ConfigText.of(name, path, source)
     except OSError as error:
         model.unreadable = error.strerror or str(error)
     return model

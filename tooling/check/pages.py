@@ -10,8 +10,9 @@ _INTRODUCTION = """# Rules of `tritune check`
 
 Generated from the rules themselves (`pytest tests/check/test_pages.py --update-golden`); `tritune check --explain RULE`
 says the same. An example is the config of a model `example`; other files follow it under lines `--- PATH`, ONNX models
-as `inputs -> outputs`, what a running server has as JSON under `--- server`. A rule of the load stage that looks at
-inputs and outputs is met at the poll stage already when the server runs with `--disable-auto-complete-config`.
+as `inputs -> outputs`, TorchScript as the declaration of its `forward`, what a running server has as JSON under
+`--- server`. A rule of the load stage that looks at inputs and outputs is met at the poll stage already when the server
+runs with `--disable-auto-complete-config`.
 """
 
 

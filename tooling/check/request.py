@@ -9,6 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final
 
+from tooling.check.files import read_limited
 from tooling.check.sizes import protocol_name
 from tooling.config.proto import ModelConfig
 from tooling.errors import UsageError
@@ -51,9 +52,10 @@ def read_requests(path: Path, config: ModelConfig) -> list[Request]:
     Raises UsageError for a file that is neither form.
     """
     try:
-        if path.stat().st_size > _LARGEST:
+        source = read_limited(path, _LARGEST, pipe=True)
+        if source is None:
             raise UsageError("too large for a request", where=path, expected=f"{_LARGEST} bytes at most")
-        content = json.loads(path.read_bytes())
+        content = json.loads(source)
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError("not a request", where=path, got=str(error), expected=_FORM) from error
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -13,7 +14,7 @@ from tooling.check.model import Model, OnnxFile, read_file
 from tooling.check.registry import checks_of, rules
 from tooling.check.repository import Repository, read_repository
 from tooling.check.request import read_requests
-from tooling.check.rules import comments, instances, onnx_file, requests, serving, text, vllm
+from tooling.check.rules import comments, instances, onnx_file, pytorch, requests, serving, text, vllm
 from tooling.check.target import Target
 from tooling.errors import UsageError
 
@@ -57,7 +58,7 @@ def check(
     if repository.onnx is not None:
         return Report(target, (), tuple(_bare_file(repository, target)))
     found = _judge(repository)
-    shared = [*vllm.memory(repository.models)]
+    shared = [*vllm.memory(repository.models), *pytorch.threads(repository.models)]
     shared += instances.rate_limits(repository.models) if target.rate_limit is not None else ()
     for finding in shared:
         found[finding.model or ""].append(finding)
@@ -81,23 +82,25 @@ def check_request(file: Path, path: Path, target: Target, names: Collection[str]
     Raises UsageError when the model is not told, its config cannot be read, or the file holds no request.
     """
     repository = read_repository(path, target, names)
-    if len(repository.judged) != 1:
+    model = next((repository.models[name] for name in repository.judged), Model(path, str(path), target))
+    if not model.readable:
+        raise UsageError("the model's config cannot be read", where=model.config_name, hint="check it first")
+    listed = read_requests(file, model.completed)
+    # What a server answered can be explained without its model.
+    if len(repository.judged) != 1 and not (all(sent.answer is not None for sent in listed) and not repository.judged):
         raise UsageError(
             "a request is for one model",
             where=path,
             got=", ".join(repository.judged) or "no model",
             hint="name it with --model",
         )
-    model = repository.models[repository.judged[0]]
-    if not model.readable:
-        raise UsageError("the model's config cannot be read", where=model.config_name, hint="check it first")
     place = Place(str(file))
     found: list[Finding] = []
-    for sent in read_requests(file, model.completed):
-        listed = list(requests.judge(model, sent, place))
-        first = next((finding for finding in listed if finding.severity is Severity.ERROR), None)
-        found += [replace(finding, first=finding is first) for finding in listed]
-    return Report(target, (model.name,), tuple(found))
+    for sent in listed:
+        judged = list(requests.judge(model, sent, place))
+        first = next((finding for finding in judged if finding.severity is Severity.ERROR), None)
+        found += [replace(finding, first=finding is first) for finding in judged]
+    return Report(target, repository.judged, tuple(found))
 
 
 def merged(reports: Sequence[Report]) -> Report:
@@ -176,12 +179,12 @@ def _of_model(model: Model) -> list[Finding]:
 def _of_repository(repository: Repository, found: dict[str, list[Finding]], broken: Sequence[str]) -> Iterator[Finding]:
     place = Place(repository.shown)
     if repository.is_model:
-        name = next(iter(repository.judged))
+        name, parent = next(iter(repository.judged)), shlex.quote(str(repository.root.absolute().parent))
         yield Finding(
             serving.IS_A_MODEL,
             place,
             "this looks like a model directory, not a model repository",
-            hint=f"use its parent: `tritune check {repository.root.absolute().parent} --model {name}`",
+            hint=f"use its parent: `tritune check {parent} --model {name}`",
         )
     elif not repository.models:
         yield Finding(serving.EMPTY, place, "no models: a repository holds one directory per model")

@@ -15,6 +15,7 @@ from tooling.signature.declared import data_type
 from tooling.signature.spec import Profile, TensorSpec
 
 _Dims = tuple[int, ...]
+_LARGEST = 2**20
 
 
 class _Part(BaseModel):
@@ -96,7 +97,11 @@ def manifest_path(plan: Path) -> Path:
 def read_manifest(path: Path) -> PlanManifest:
     """The sidecar at `path`. Raises UsageError with everything that is wrong in it."""
     try:
-        return PlanManifest.model_validate(json.loads(path.read_bytes()))
+        with path.open("rb") as file:
+            source = file.read(_LARGEST + 1)
+        if len(source) > _LARGEST:
+            raise UsageError("too large for a sidecar", where=path, expected=f"{_LARGEST} bytes at most")
+        return PlanManifest.model_validate(json.loads(source))
     except ValidationError as error:
         raise UsageError(
             problems=[
@@ -109,7 +114,7 @@ def read_manifest(path: Path) -> PlanManifest:
                 for item in error.errors()
             ]
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError("not a JSON file", where=path, got=str(error)) from error
     except OSError as error:
         raise UsageError("cannot be read", where=path, got=error.strerror) from error

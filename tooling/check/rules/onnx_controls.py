@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from tooling.check.finding import Finding
 from tooling.check.rules.kinds import load
-from tooling.check.rules.onnx_pair import SOURCE, Pair, X, Y, shape
+from tooling.check.rules.onnx_pair import SOURCE, Pair, X, Y
 from tooling.check.sizes import type_name
+from tooling.check.wording import shape_text
 from tooling.config.proto import pb
 from tooling.signature.spec import TensorSpec
 
@@ -76,9 +77,9 @@ def _control(pair: Pair, index: int, name: str, control: Any, inputs: Mapping[st
     if dims != (1,):
         yield pair.model.find(
             CONTROL_SHAPE,
-            f"sequence control {name} has dims {shape(dims)} in the model, and [1] is expected",
+            f"sequence control {name} has dims {shape_text(dims)} in the model, and [1] is expected",
             *where,
-            says=f"{start} in model has dims {shape(dims)} but dims [1] is expected",
+            says=f"{start} in model has dims {shape_text(dims)} but dims [1] is expected",
         )
     data_type = next((kind for field, kind in _FALSE_TRUE.items() if getattr(control, field)), None)
     data_type = data_type or type_name(control.data_type)

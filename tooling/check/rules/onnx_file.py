@@ -122,7 +122,7 @@ def _missing(model: Model, path: Path) -> Finding:
     folder = path.parent
     inside = folder.is_dir() and path.name == "model.onnx" and folder.name == model.config.default_model_filename
     version = folder.parent if inside else folder
-    others = sorted(entry.name for entry in version.glob("*.onnx")) if version.is_dir() else []
+    others = sorted(entry.name for entry in version.glob("*.onnx") if entry != path) if version.is_dir() else []
     shown = f"{model.name}/{path.relative_to(model.directory)}" if path.is_relative_to(model.directory) else str(path)
     return model.find(
         MISSING,

@@ -10,9 +10,10 @@ from tooling.check.finding import Finding
 from tooling.check.model import Model
 from tooling.check.rules.kinds import load
 from tooling.check.rules.onnx_controls import controls
-from tooling.check.rules.onnx_pair import SOURCE, Pair, X, example, shape
+from tooling.check.rules.onnx_pair import SOURCE, Pair, X, example
 from tooling.check.rules.onnx_shapes import RAGGED, dims_of
 from tooling.check.sizes import type_name
+from tooling.check.wording import shape_text
 from tooling.errors import suggest
 from tooling.signature.spec import TensorSpec
 
@@ -81,7 +82,7 @@ def completion(model: Model) -> Iterator[Finding]:
     if signature is None or model.target.strict or not leaves_out(model.config):
         return
     if complete(model.config, signature, model.target.default_max_batch_size) is None:
-        fixed = ", ".join(f"{tensor.name} {shape(tensor.dims)}" for tensor in signature.unbatchable)
+        fixed = ", ".join(f"{tensor.name} {shape_text(tensor.dims)}" for tensor in signature.unbatchable)
         yield model.find(
             CANNOT_BATCH,
             f"model does not support batching, and max_batch_size: {model.config.max_batch_size} is specified; no "
@@ -193,12 +194,12 @@ def _input(pair: Pair, index: int, tensor: Any, known: Mapping[str, TensorSpec])
         tail = (
             f" for ragged input '{name}', which is not supported for optional input"
             if tensor.optional
-            else f"  for ragged input '{name}', model provides {shape(spec.dims)}"
+            else f"  for ragged input '{name}', model provides {shape_text(spec.dims)}"
         )
         yield pair.model.find(
             RAGGED,
-            f"input {name} is rank {len(spec.dims)} in the model ({shape(spec.dims)}); a ragged input must be rank "
-            "1, [-1]",
+            f"input {name} is rank {len(spec.dims)} in the model ({shape_text(spec.dims)}); a ragged input must be "
+            "rank 1, [-1]",
             "input",
             index,
             "allow_ragged_batch",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any, Final
 
 from tooling.check.finding import Evidence, Finding, Stage
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load
+from tooling.check.rules.options import INTEGER, boolean
 from tooling.errors import suggest
 
 _SOURCE: Final = "ModelState of the onnxruntime backend"
@@ -25,10 +25,8 @@ _PARAMETERS: Final = (*_INTEGERS, *_BOOLEANS, *_TEXTS)
 # The core and the tool chain read these whatever the backend.
 _ELSEWHERE: Final = ("TRITON_BATCH_STRATEGY_PATH",)
 _CHOICES: Final = {"execution_mode": (0, 1), "cudnn_conv_algo_search": (0, 1, 2), "arena_extend_strategy": (0, 1)}
-_INTEGER: Final = re.compile(r"\s*[+-]?\d+")
-_TRUE_FALSE: Final = ("true", "on", "1", "false", "off", "0")
 _OVERWRITTEN: Final = ("cudnn_conv_algo_search", "gpu_mem_limit", "arena_extend_strategy", "do_copy_in_default_stream")
-_PROFILES: Final = ("trt_profile_min_shapes", "trt_profile_opt_shapes", "trt_profile_max_shapes")
+PROFILES: Final = ("trt_profile_min_shapes", "trt_profile_opt_shapes", "trt_profile_max_shapes")
 _TENSORRT_BOOLEANS: Final = (
     *("int8_use_native_calibration_table", "trt_dla_enable", "trt_engine_cache_enable", "trt_timing_cache_enable"),
     *("trt_force_timing_cache", "trt_dump_subgraphs", "trt_force_sequential_engine_build"),
@@ -46,11 +44,12 @@ _TENSORRT_TEXTS: Final = (
         "trt_tactic_sources",
         "trt_extra_plugin_lib_paths",
         "trt_ep_context_file_path",
-        *_PROFILES,
+        *PROFILES,
     ),
 )
 _TENSORRT: Final = (*_TENSORRT_BOOLEANS, *_TENSORRT_NUMBERS, *_TENSORRT_TEXTS)
 _PRECISIONS: Final = ("FP32", "FP16", "BF16", "INT8")
+_BF16_SINCE: Final = "26.01"
 
 
 def _parameter(key: str, value: str) -> str:
@@ -125,7 +124,7 @@ SWITCH_TEXT = advice(
     _accelerator('name: "tensorrt" parameters { key: "trt_engine_cache_enable" value: "on" }'),
     _SOURCE,
 )
-NO_PROFILES = advice(
+NOPROFILES = advice(
     "tensorrt-accelerator-without-profiles",
     "The tensorrt accelerator builds engines while requests wait.",
     "Without explicit profile shapes an engine is built for the first shape and again whenever a request leaves the "
@@ -138,7 +137,7 @@ NO_PROFILES = advice(
     evidence=Evidence.DOCUMENTED,
     stage=Stage.REQUEST,
 )
-SOME_PROFILES = advice(
+SOMEPROFILES = advice(
     "tensorrt-accelerator-some-profiles",
     "Profile shapes come in threes.",
     "min, opt and max must all be given, for every input with a free axis, or none.",
@@ -167,7 +166,7 @@ CUDA_OVERWRITTEN = advice(
 )
 RULES = (
     *(NOT_INTEGER, NOT_BOOLEAN, CHOICE, UNKNOWN, ACCELERATOR_UNKNOWN, ACCELERATOR_ON_CPU, TENSORRT_KEY, SWITCH_TEXT),
-    *(NO_PROFILES, SOME_PROFILES, WARMUP_SHAPES, CUDA_OVERWRITTEN),
+    *(NOPROFILES, SOMEPROFILES, WARMUP_SHAPES, CUDA_OVERWRITTEN),
 )
 
 
@@ -177,7 +176,7 @@ def parameters(model: Model) -> Iterator[Finding]:
         return
     for key, value in sorted(model.config.parameters.items()):
         text, where = value.string_value, ("parameters", key)
-        number = _INTEGER.match(text)
+        number = INTEGER.match(text)
         if key in _INTEGERS and number is None:
             yield model.find(
                 NOT_INTEGER,
@@ -185,7 +184,7 @@ def parameters(model: Model) -> Iterator[Finding]:
                 *where,
                 says=f"failed to convert '{text}' to integral number",
             )
-        elif key in _BOOLEANS and text.lower() not in _TRUE_FALSE:
+        elif key in _BOOLEANS and not boolean(text):
             yield model.find(
                 NOT_BOOLEAN,
                 f"parameter {key}: `{text}` is no boolean",
@@ -267,11 +266,11 @@ def _tensorrt(model: Model, where: tuple[str | int, ...], accelerator: Any) -> I
                 f"unknown parameter {key}",
                 f"unknown parameter '{key}' is provided for TensorRT Execution Accelerator",
             )
-        elif key == "precision_mode" and value not in _PRECISIONS:
+        elif key == "precision_mode" and not _knows(model, value):
             text, says = f"precision_mode {value}", f"unsupported precision mode '{value}' is requested"
-        elif key in _TENSORRT_NUMBERS and not _INTEGER.match(value):
+        elif key in _TENSORRT_NUMBERS and not INTEGER.match(value):
             text, says = f"{key} `{value}` is no number", f"failed to convert '{value}' to integral number"
-        elif key in _TENSORRT_BOOLEANS and value.lower() not in _TRUE_FALSE:
+        elif key in _TENSORRT_BOOLEANS and not boolean(value):
             text, says = f"{key} `{value}` is no boolean", f"failed to convert '{value}' to boolean"
         else:
             if key in _TENSORRT_BOOLEANS and value.lower() in ("on", "off"):
@@ -280,18 +279,18 @@ def _tensorrt(model: Model, where: tuple[str | int, ...], accelerator: Any) -> I
             continue
         hint = suggest(key, _TENSORRT) if key not in _TENSORRT else None
         yield model.find(TENSORRT_KEY, f"tensorrt accelerator: {text}", *where, "parameters", key, says=says, hint=hint)
-    shapes = [key for key in _PROFILES if key in given]
-    if shapes and len(shapes) < len(_PROFILES):
-        missing = ", ".join(key for key in _PROFILES if key not in given)
-        yield model.find(SOME_PROFILES, f"{', '.join(shapes)} without {missing}", *where, "parameters")
+    shapes = [key for key in PROFILES if key in given]
+    if shapes and len(shapes) < len(PROFILES):
+        missing = ", ".join(key for key in PROFILES if key not in given)
+        yield model.find(SOMEPROFILES, f"{', '.join(shapes)} without {missing}", *where, "parameters")
     free = model.completed.max_batch_size > 0 or any(-1 in tensor.dims for tensor in model.completed.input)
-    if free and not (len(shapes) == len(_PROFILES) and "trt_engine_cache_enable" in given):
-        wants = "profile shapes" if len(shapes) < len(_PROFILES) else "engine cache"
+    if free and not (len(shapes) == len(PROFILES) and "trt_engine_cache_enable" in given):
+        wants = "profile shapes" if len(shapes) < len(PROFILES) else "engine cache"
         yield model.find(
-            NO_PROFILES,
+            NOPROFILES,
             f"no {wants} given: engines are built at request time",
             *where,
-            hint=f"give {', '.join(_PROFILES)} and trt_engine_cache_enable",
+            hint=f"give {', '.join(PROFILES)} and trt_engine_cache_enable",
         )
         sizes = {sample.batch_size for sample in model.completed.model_warmup if sample.batch_size}
         if sizes and len(sizes) < max(model.completed.max_batch_size, 1):
@@ -302,6 +301,10 @@ def _tensorrt(model: Model, where: tuple[str | int, ...], accelerator: Any) -> I
                 f"(warmed: {', '.join(map(str, sorted(sizes)))})",
                 "model_warmup",
             )
+
+
+def _knows(model: Model, precision: str) -> bool:
+    return precision in _PRECISIONS and (precision != "BF16" or model.target.release.tag >= _BF16_SINCE)
 
 
 def _cuda(model: Model, where: tuple[str | int, ...], accelerator: Any) -> Iterator[Finding]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,8 +39,3 @@ class Pair:
     @property
     def top(self) -> int:
         return int(self.config.max_batch_size)
-
-
-def shape(dims: Sequence[int]) -> str:
-    """A shape as the server writes it."""
-    return f"[{','.join(map(str, dims))}]"

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from tooling.check.finding import Finding
 from tooling.check.rules.kinds import load
-from tooling.check.rules.onnx_pair import SOURCE, Pair, X, example, shape
+from tooling.check.rules.onnx_pair import SOURCE, Pair, X, example
+from tooling.check.wording import shape_text, shapes_differ
 from tooling.signature.spec import TensorSpec
 
 _BATCH_NAMES: Final = ("batch", "batch_size", "b", "n", "bs", "batchsize")
@@ -76,8 +77,8 @@ def dims_of(pair: Pair, what: str, index: int, tensor: Any, spec: TensorSpec) ->
                 index,
                 "dims",
                 says=f"unable to load model '{pair.name}', scalar tensor '{tensor.name}', should only provide 1 in "
-                "the model "
-                f"configuration when the model doesn't support batching. Model configuration provided: {shape(dims)}.",
+                "the model configuration when the model doesn't support batching. Model configuration provided: "
+                f"{shape_text(dims)}.",
                 hint="dims: [ 1 ]",
             )
     elif pair.top > 0 and spec.dims[0] != -1:
@@ -93,7 +94,7 @@ def dims_of(pair: Pair, what: str, index: int, tensor: Any, spec: TensorSpec) ->
 def _first_axis(pair: Pair, what: str, index: int, tensor: Any, spec: TensorSpec) -> Finding:
     first = spec.dims[0]
     text = f"{what} {tensor.name}: first dimension is {first}, must be dynamic (-1) for max_batch_size: {pair.top}"
-    text += f" (axis 0 is {first} in {shape(spec.dims)})"
+    text += f" (axis 0 is {first} in {shape_text(spec.dims)})"
     if pair.top == 1:
         text += "; max_batch_size: 1 still requires a dynamic first axis"
     if tensor.HasField("reshape"):
@@ -110,26 +111,15 @@ def _first_axis(pair: Pair, what: str, index: int, tensor: Any, spec: TensorSpec
         index,
         says=f"model '{pair.name}', tensor '{tensor.name}': for the model to support batching the shape should have "
         "at least 1 "
-        f"dimension and the first dimension must be -1; but shape expected by the model is {shape(spec.dims)}",
+        f"dimension and the first dimension must be -1; but shape expected by the model is {shape_text(spec.dims)}",
         hint=hint,
     )
 
 
 def _shape_differs(pair: Pair, what: str, index: int, tensor: Any, spec: TensorSpec, full: Sequence[int]) -> Finding:
     name, ranks = tensor.name, (len(spec.dims), len(full))
-    detail = f"shape {shape(full)}"
-    if pair.top > 0:
-        detail = (
-            "an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, making "
-            "complete "
-            f"shape {shape(full)}"
-        )
     right = list(spec.dims[1:] if pair.top > 0 else spec.dims)
-    says = (
-        f"model '{pair.name}', tensor '{name}': the model expects {ranks[0]} dimensions (shape {shape(spec.dims)}) "
-        "but the "
-        f"model configuration specifies {ranks[1]} dimensions ({detail})"
-    )
+    says = shapes_differ(pair.name, name, spec.dims, full, batching=pair.top > 0)
     where, fix = (what, index, "dims"), ("" if tensor.HasField("reshape") else f"{what}[{index}].dims={right}")
     if ranks[0] == ranks[1]:
         axis = next(i for i, (have, want) in enumerate(zip(spec.dims, full, strict=True)) if have != want)

@@ -9,12 +9,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from tooling.check.files import read_limited
 from tooling.check.finding import Evidence, Finding, Place
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load, request
 
 _SOURCE: Final = "Python backend"
-_LARGEST: Final = 2**20
+_LARGEST: Final = 2**18
 _CALLS_LOOKED_AT: Final = 20
 _SENDER: Final = ("get_response_sender", "send")
 _DIRECTORY: Final = "$$TRITON_MODEL_DIRECTORY"
@@ -220,13 +221,13 @@ def parameters(model: Model) -> Iterator[Finding]:
 def _code(model: Model, path: Path) -> Iterator[Finding]:
     shown = model.shown_path(path)
     try:
-        source = path.read_bytes()
-        tree = ast.parse(source) if len(source) <= _LARGEST else None
+        source = read_limited(path, _LARGEST)
+        if source is None:
+            return
+        tree = ast.parse(source)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         yield model.find(BROKEN, f"no Python code: {error}", place=Place(shown, line, 1 if line else None))
-        return
-    if tree is None:
         return
     names = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     imported = any(isinstance(node, ast.ImportFrom) for node in ast.walk(tree))

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tooling.check.files import read_limited
 from tooling.check.finding import Evidence, Finding, Place, Stage
 from tooling.check.rules.kinds import advice, load, note, request
 
+_LARGEST: Final = 2**17
 _OLD_HEALTH: Final = re.compile(r"/api/health/(\w+)")
 
 IS_A_MODEL = load(
@@ -84,7 +86,7 @@ def compose_health(shown: str, services: Mapping[str, Any]) -> Iterator[Finding]
 def dockerfile(path: Path, shown: str) -> Iterator[Finding]:
     """A Dockerfile that starts a server it does not have."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = (read_limited(path, _LARGEST) or b"").decode().splitlines()
     except (OSError, UnicodeDecodeError):
         return
     images = [line.split()[1] for line in lines if line.upper().startswith("FROM ") and len(line.split()) > 1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +10,10 @@ from typing import Any, Final
 from tooling.check.finding import Evidence, Finding, Place
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load, note, request
+from tooling.check.rules.tensorrt_options import spans_devices
+from tooling.check.rules.tensorrt_shapes import shapes
 from tooling.check.sizes import type_name
+from tooling.check.wording import shape_text, shapes_differ
 from tooling.errors import UsageError, suggest
 from tooling.signature.declared import Declared
 from tooling.signature.plan_manifest import manifest_path
@@ -156,7 +159,7 @@ def plans(model: Model) -> Iterator[Finding]:
     if model.config.backend != "tensorrt":
         return
     for group in model.instances:
-        if group.kind in ("KIND_CPU", "KIND_MODEL"):
+        if group.kind == "KIND_CPU" or (group.kind == "KIND_MODEL" and not spans_devices(model)):
             yield model.find(
                 KIND,
                 f"a plan on {group.kind}",
@@ -196,6 +199,13 @@ def _plan(model: Model, path: Path) -> Iterator[Finding]:
     plan = _Plan(model, signature, place, instance)
     yield from _profiles(plan)
     yield from _tensors(plan)
+    used = [signature.profiles[index] for index in _chosen(model) if index < len(signature.profiles)]
+    yield from shapes(model, signature, used)
+
+
+def _chosen(model: Model) -> list[int]:
+    """The profiles that the instances use: the first, where none is named."""
+    return [int(text) for group in model.written.instance_group for text in group.profile if text.isdecimal()] or [0]
 
 
 def _profiles(plan: _Plan) -> Iterator[Finding]:
@@ -203,7 +213,7 @@ def _profiles(plan: _Plan) -> Iterator[Finding]:
     if not profiles:
         return
     name, top = model.config.name, model.config.max_batch_size
-    chosen = [int(text) for group in model.written.instance_group for text in group.profile if text.isdecimal()] or [0]
+    chosen = _chosen(model)
     for index in sorted({index for index in chosen if index >= len(profiles)}):
         yield model.find(
             PROFILE_INDEX,
@@ -293,7 +303,7 @@ def _tensor(plan: _Plan, what: str, index: int, tensor: Any, spec: TensorSpec) -
                 index,
                 "allow_ragged_batch",
                 says=f"model '{model.config.name}', tensor '{tensor.name}': for the model to support ragged input, the "
-                f"engine shape is: {_shape(spec.dims)} while the model config shape is: {_shape(dims)}",
+                f"engine shape is: {shape_text(spec.dims)} while the model config shape is: {shape_text(dims)}",
                 hint="remove allow_ragged_batch",
                 fix=(f"-input[{index}].allow_ragged_batch",),
             )
@@ -305,15 +315,9 @@ def _tensor(plan: _Plan, what: str, index: int, tensor: Any, spec: TensorSpec) -
     if dims and not fits:
         yield model.find(
             SHAPE,
-            f"{what} {tensor.name}: engine {_shape(spec.dims)}, config {_shape(full)}",
+            f"{what} {tensor.name}: engine {shape_text(spec.dims)}, config {shape_text(full)}",
             what,
             index,
             "dims",
-            says=f"model '{model.config.name}', tensor '{tensor.name}': the model expects {len(spec.dims)} "
-            "dimensions (shape "
-            f"{_shape(spec.dims)}) but the model configuration specifies {len(full)} dimensions",
+            says=shapes_differ(model.config.name, tensor.name, spec.dims, full, batching=plan.batching),
         )
-
-
-def _shape(dims: Sequence[int]) -> str:
-    return f"[{','.join(map(str, dims))}]"

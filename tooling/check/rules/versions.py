@@ -124,6 +124,14 @@ MISSING_FILE = load(
     "backend's own file name",
     evidence=Evidence.READ,
 )
+NOT_REGULAR = advice(
+    "model-file-not-regular",
+    "A model file is a pipe or a device.",
+    "Reading it may never end; Triton has no deadline for it.",
+    "max_batch_size: 8\n--- 1/model.onnx\npipe",
+    "POSIX",
+    evidence=Evidence.DOCUMENTED,
+)
 UNUSED_VERSION = note(
     "unused-version",
     "A version is there that the policy does not load.",
@@ -141,6 +149,7 @@ RULES = (
     LABELS_MISSING,
     LABELS_OUTSIDE,
     LABELS_TWICE,
+    NOT_REGULAR,
     LIBRARY_MISSING,
     LIBRARY_WITH_SEQUENCES,
     SEVERAL_FILES,
@@ -178,7 +187,7 @@ def versions(model: Model) -> Iterator[Finding]:
     elif policy.WhichOneof("policy_choice") is None:
         yield model.find(
             POLICY_EMPTY,
-            f"version_policy {{ }} loads all {len(model.versions)} versions",
+            f"version_policy {{ }} loads every version: {', '.join(str(one.number) for one in model.versions[:9])}",
             "version_policy",
             hint="leave it out for the newest version, or write `all { }`",
             fix=("version_policy.all={}",),
@@ -296,6 +305,12 @@ def model_files(model: Model) -> Iterator[Finding]:
     expected = config.default_model_filename
     if not config.backend or not model.served:
         return
+    for version in model.served:
+        path = model.version_dir(version) / expected
+        if expected and path.exists() and not (path.is_file() or path.is_dir()):
+            yield model.find(
+                NOT_REGULAR, f"{model.name}/{version.number}/{expected} is a pipe or a device", place=Place(str(path))
+            )
     folder = model.version_dir(model.served[-1])
     known = [
         file for file in ("model.plan", "model.onnx", "model.xml", "model.pt", "model.py") if (folder / file).exists()

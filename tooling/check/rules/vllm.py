@@ -7,13 +7,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tooling.check.files import read_limited
 from tooling.check.finding import Evidence, Finding, Place
 from tooling.check.model import Model
 from tooling.check.rules.kinds import load
+from tooling.check.sizes import type_name
 
 _FILE: Final = "model.json"
 _LARGEST: Final = 2**20
 _UTILIZATION: Final = "gpu_memory_utilization"
+_FLAGS: Final = (
+    *("stream", "exclude_input_in_output", "return_finish_reason", "return_cumulative_logprob", "return_logprobs"),
+    *("return_num_input_tokens", "return_num_output_tokens"),
+)
+_TEXTS: Final = ("text_input", "image", "sampling_parameters", "embedding_request")
+_INPUTS: Final = {**dict.fromkeys(_FLAGS, "TYPE_BOOL"), **dict.fromkeys(_TEXTS, "TYPE_STRING")}
+_OUTPUTS: Final = {
+    **dict.fromkeys(("text_output", "finish_reason", "logprobs"), "TYPE_STRING"),
+    **dict.fromkeys(("num_input_tokens", "num_output_tokens"), "TYPE_UINT32"),
+    "cumulative_logprob": "TYPE_FP32",
+}
 # Arguments that vLLM took away, with the first Triton release whose vLLM lacks them.
 _REMOVED: Final = {"disable_log_requests": "25.09"}
 
@@ -83,7 +96,23 @@ LORA = load(
     "vLLM backend",
     evidence=Evidence.READ,
 )
-RULES = (MISSING, BROKEN, REMOVED, MEMORY, BATCH, KIND, LORA)
+DECOUPLED = load(
+    "vllm-not-decoupled",
+    "A vLLM model is decoupled.",
+    "Auto-complete sets it where nothing is written; `decoupled: false`, or nothing without auto-complete, is refused.",
+    _example('{"model": "org/llm"}', "model_transaction_policy { decoupled: false }"),
+    "vLLM backend",
+    evidence=Evidence.READ,
+)
+TENSOR = load(
+    "vllm-tensor-type",
+    "A tensor of a vLLM model is listed with another type than the backend's.",
+    "The backend completes its tensors itself; leave them out.",
+    _example('{"model": "org/llm"}', 'input { name: "text_input" data_type: TYPE_INT32 dims: [ 1 ] }'),
+    "vLLM backend",
+    evidence=Evidence.READ,
+)
+RULES = (MISSING, BROKEN, REMOVED, MEMORY, BATCH, KIND, LORA, DECOUPLED, TENSOR)
 
 
 def vllm(model: Model) -> Iterator[Finding]:
@@ -99,6 +128,8 @@ def vllm(model: Model) -> Iterator[Finding]:
             f"function for model '{model.config.name}' specified max_batch_size 0",
             fix=("max_batch_size=0",),
         )
+    yield from _transactions(model)
+    yield from _tensors(model)
     for version in model.served:
         folder = model.version_dir(version)
         place = Place(model.shown_path(folder / _FILE))
@@ -117,11 +148,44 @@ def vllm(model: Model) -> Iterator[Finding]:
         yield from _check(model, folder, place, arguments)
 
 
+def _transactions(model: Model) -> Iterator[Finding]:
+    config, written = model.config, model.config.HasField("model_transaction_policy")
+    if config.model_transaction_policy.decoupled or not (written or model.target.strict):
+        return
+    says = "vLLM Triton backend must be configured to use decoupled model transaction policy"
+    if not model.target.strict:
+        says = (
+            f"trying to change decoupled property in auto-complete-config for model '{config.name}', which is already "
+            "set to 'False'."
+        )
+    yield model.find(
+        DECOUPLED,
+        "the model is not decoupled",
+        "model_transaction_policy",
+        says=says,
+        hint="model_transaction_policy { decoupled: true }",
+        fix=("model_transaction_policy.decoupled=true",),
+    )
+
+
+def _tensors(model: Model) -> Iterator[Finding]:
+    for what, listed, known in (("input", model.config.input, _INPUTS), ("output", model.config.output, _OUTPUTS)):
+        for index, tensor in enumerate(listed):
+            written, wanted = type_name(tensor.data_type), known.get(tensor.name)
+            if wanted is not None and written not in (wanted, "TYPE_INVALID"):
+                yield model.find(
+                    TENSOR,
+                    f"{what} {tensor.name}: the backend has {wanted}, config {written}",
+                    *(what, index, "data_type"),
+                    says=f"unable to load model '{model.config.name}', configuration expects datatype {written} for "
+                    f"{what} '{tensor.name}', model provides {wanted}",
+                    fix=(f"{what}[{index}].data_type={wanted}",),
+                )
+
+
 def _arguments(path: Path) -> dict[str, Any] | None:
     try:
-        if path.stat().st_size > _LARGEST:
-            return None
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_limited(path, _LARGEST) or b"")
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None

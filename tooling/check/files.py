@@ -1,0 +1,20 @@
+"""Files of a repository, read without waiting for a pipe, and no more than is looked at. Layer: check."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+
+def read_limited(path: Path, most: int, *, pipe: bool = False) -> bytes | None:
+    """The content of a file; None when it holds more than `most` bytes.
+
+    `pipe` allows a pipe, which a shell makes of `<(…)`. Raises OSError for a device, for a directory, and for what
+    cannot be read.
+    """
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or (pipe and stat.S_ISFIFO(mode)) or stat.S_ISDIR(mode)):
+        raise OSError(None, "not a regular file")
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    return content if len(content) <= most else None

@@ -1,0 +1,195 @@
+"""Rules about shapes that only a TensorRT plan has: profiles, static batches, shape tensors. Layer: check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from tooling.check.finding import Evidence, Finding
+from tooling.check.model import Model
+from tooling.check.rules.kinds import load, note, request
+from tooling.check.sizes import type_name
+from tooling.check.wording import shape_text
+from tooling.signature.spec import ModelSignature, Profile, TensorSpec
+
+_SOURCE: Final = "tensorrt backend"
+_Y: Final = 'output { name: "y" data_type: TYPE_FP32 dims: [ 8 ] }\n'
+
+
+def _example(config: str, shape: str = "-1, -1", sizes: Sequence[str] = ("[1, 1]", "[4, 8]", "[8, 16]")) -> str:
+    """A plan whose input x has this shape, with a profile of these sizes."""
+    profile = ", ".join(f'"{key}": {size}' for key, size in zip(("min", "opt", "max"), sizes, strict=True))
+    sidecar = (
+        '{"tensorrt": "10.5.0", "compute_capability": "8.9", '
+        f'"inputs": [{{"name": "x", "data_type": "FP32", "shape": [{shape}]}}], '
+        '"outputs": [{"name": "y", "data_type": "FP32", "shape": [-1, 8]}]'
+        + (f', "profiles": [{{"x": {{{profile}}}}}]}}' if sizes[0] else "}")
+    )
+    return (
+        f'platform: "tensorrt_plan"\n{config}--- 1/model.onnx\nabsent\n--- 1/model.plan\nplan 10.5.0\n'
+        f"--- 1/model.plan.json\n{sidecar}"
+    )
+
+
+def _x(dims: str, more: str = "") -> str:
+    return f'input {{ name: "x" data_type: TYPE_FP32 dims: {dims} {more}}}\n'
+
+
+_GPU: Final = "max_batch_size: 8\ninstance_group { kind: KIND_GPU }\n"
+
+OUTSIDE = load(
+    "plan-dims-outside-profile",
+    "A fixed dim of the config lies outside of the plan's profile.",
+    "-1 leaves the length to the profile.",
+    _example(_GPU + _x("[ 32 ]") + _Y),
+    _SOURCE,
+    evidence=Evidence.READ,
+)
+STATIC = request(
+    "plan-batch-fixed",
+    "The plan takes batches of one size only.",
+    "Auto-complete takes the fixed first axis for the largest batch; every batch of another size fails.",
+    _example(_GPU + _x("[ 16 ]") + _Y, "8, 16", ("", "", "")),
+    _SOURCE,
+    evidence=Evidence.READ,
+)
+SHAPE_TENSOR = load(
+    "plan-shape-tensor-flag",
+    "is_shape_tensor says something else than the plan.",
+    "A shape tensor holds lengths; the flag must stand where the plan has one, and nowhere else.",
+    _example(_GPU + _x("[ 16 ]", "is_shape_tensor: true ") + _Y),
+    _SOURCE,
+    evidence=Evidence.READ,
+)
+SHAPE_TYPE = load(
+    "plan-shape-tensor-type",
+    "A shape tensor has a type that shapes do not have.",
+    "Inputs are TYPE_INT32 or TYPE_INT64, outputs TYPE_INT64.",
+    _example(_GPU + _x("[ 16 ]", "is_shape_tensor: true ") + _Y),
+    _SOURCE,
+    evidence=Evidence.READ,
+)
+HINTS = load(
+    "plan-batch-contradicting",
+    "Some tensors leave the batch axis out, others do not.",
+    "With max_batch_size left out, auto-complete concludes from the dims whether the model batches.",
+    _example("instance_group { kind: KIND_GPU }\n" + _x("[ 16 ]") + _Y.replace("[ 8 ]", "[ -1, 8 ]")),
+    _SOURCE,
+    evidence=Evidence.READ,
+)
+COPIES = note(
+    "plan-weights-per-instance",
+    "Every instance of a plan with free axes holds the weights anew.",
+    "Instances share an engine only where every axis is fixed.",
+    _example("max_batch_size: 8\ninstance_group { kind: KIND_GPU count: 2 }\n" + _x("[ -1 ]") + _Y),
+    _SOURCE,
+)
+RULES = (OUTSIDE, STATIC, SHAPE_TENSOR, SHAPE_TYPE, HINTS, COPIES)
+
+
+def shapes(model: Model, signature: ModelSignature, profiles: Sequence[Profile]) -> Iterator[Finding]:
+    """The config's shapes against a plan's; `profiles` are those the instances use."""
+    config = model.config
+    for what, listed, specs in (
+        ("input", config.input, signature.inputs),
+        ("output", config.output, signature.outputs),
+    ):
+        known = {spec.name: spec for spec in specs}
+        for index, tensor in enumerate(listed):
+            if tensor.name in known:
+                yield from _shape_tensor(model, what, index, tensor, known[tensor.name])
+    for index, tensor in enumerate(config.input):
+        yield from _in_profiles(model, index, tensor, profiles)
+    if config.max_batch_size > 0:
+        yield from _static(model, signature)
+    elif not model.target.strict and not any(tensor.allow_ragged_batch for tensor in config.input):
+        yield from _hints(model, signature)
+    free = any(-1 in spec.dims for spec in (*signature.inputs, *signature.outputs))
+    several = next((group for group in model.instances if group.count > 1), None)
+    if free and several is not None:
+        yield model.find(
+            COPIES,
+            f"{several.count} instances on a GPU hold the weights {several.count} times",
+            *("instance_group", several.index, "count"),
+        )
+
+
+def _shape_tensor(model: Model, what: str, index: int, tensor: Any, spec: TensorSpec) -> Iterator[Finding]:
+    name, where = model.config.name, (what, index, "is_shape_tensor")
+    start = f"{what} '{tensor.name}' for model '{name}' is"
+    if tensor.is_shape_tensor != spec.shape_tensor:
+        wrong = "a shape tensor but the model configuration doesn't mark it as a shape tensor."
+        if tensor.is_shape_tensor:
+            wrong = "incorrectly marked as a shape tensor in the model configuration."
+        yield model.find(
+            SHAPE_TENSOR,
+            f"{what} {tensor.name} is {'a' if spec.shape_tensor else 'no'} shape tensor in the plan",
+            *where,
+            says=f"{start} {wrong}",
+            fix=(f"{what}[{index}].is_shape_tensor={str(spec.shape_tensor).lower()}",),
+        )
+    written = type_name(tensor.data_type)
+    allowed = ("TYPE_INT32", "TYPE_INT64") if what == "input" else ("TYPE_INT64",)
+    if tensor.is_shape_tensor and written not in allowed:
+        yield model.find(
+            SHAPE_TYPE,
+            f"shape {what} {tensor.name} is {written}",
+            *(what, index, "data_type"),
+            says=f"unexpected datatype {written} in model configuration for shape {what} '{tensor.name}', expecting "
+            f"{' or '.join(allowed)}"
+            if what == "input"
+            else f"unexpected datatype '{written}' in model configuration for shape output '{tensor.name}', expecting "
+            "TYPE_INT64",
+            hint=" or ".join(allowed),
+        )
+
+
+def _in_profiles(model: Model, index: int, tensor: Any, profiles: Sequence[Profile]) -> Iterator[Finding]:
+    first = 1 if model.config.max_batch_size > 0 else 0
+    for profile in profiles:
+        low, high = profile.smallest.get(tensor.name), profile.largest.get(tensor.name)
+        if low is None or high is None or tensor.HasField("reshape") or len(tensor.dims) + first != len(low):
+            continue
+        for axis, length in enumerate(tensor.dims, start=first):
+            if length != -1 and not low[axis] <= length <= high[axis]:
+                yield model.find(
+                    OUTSIDE,
+                    f"input {tensor.name} axis {axis}: config {length}, profile {low[axis]} to {high[axis]}",
+                    *("input", index, "dims"),
+                    says=f"model configuration specified invalid shape for input '{tensor.name}' for model "
+                    f"{model.config.name}. Error details: model expected the shape of dimension {axis} to be between "
+                    f"{low[axis]} and {high[axis]} but received {length}",
+                    hint="dims: [ -1 ], or build the plan with a wider profile",
+                )
+                return
+
+
+def _static(model: Model, signature: ModelSignature) -> Iterator[Finding]:
+    fixed = next((spec for spec in signature.inputs if spec.dims and spec.dims[0] > 1 and not spec.shape_tensor), None)
+    if fixed is not None:
+        size = fixed.dims[0]
+        yield model.find(
+            STATIC,
+            f"input {fixed.name} is {shape_text(fixed.dims)} in the engine: every batch must hold {size}",
+            "max_batch_size",
+            hint=f"build it with batch 1 to {size}, or use max_batch_size: 0 and whole shapes",
+        )
+
+
+def _hints(model: Model, signature: ModelSignature) -> Iterator[Finding]:
+    config = model.config
+    ranks = {spec.name: len(spec.dims) for spec in (*signature.inputs, *signature.outputs) if not spec.shape_tensor}
+    without = {
+        tensor.name: ranks[tensor.name] == len(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims) + 1
+        for tensor in (*config.input, *config.output)
+        if tensor.name in ranks and tensor.dims
+    }
+    if len(set(without.values())) > 1:
+        left_out = ", ".join(name for name, leaves in without.items() if leaves)
+        yield model.find(
+            HINTS,
+            f"the batch axis is left out of {left_out}, and not of the others",
+            says=f"unable to autofill for '{config.name}', model tensor configurations are contradicting each other in "
+            "terms of whether batching is supported",
+            hint="write max_batch_size, and leave the batch axis out everywhere",
+        )
