@@ -19,6 +19,9 @@ def found(data: dict[str, Any]) -> list[str]:
         "max_batch_size: 8\nversion_policy { }  # tritune: ignore[version-policy-empty] all versions are meant",
         "max_batch_size: 8\n# tritune: ignore[version-policy-empty] all versions are meant\nversion_policy { }",
         "# tritune: ignore[version-policy-empty, tensor-twice] all are meant\nversion_policy { }\nmax_batch_size: 8",
+        "# tritune: ignore[version-policy-empty] all\n# of them\n\nversion_policy { }\nmax_batch_size: 8",
+        "max_batch_size: 8 version_policy { } # note # Tritune: Ignore [version-policy-empty] all",
+        "version_policy { # tritune: ignore[version-policy-empty] all\n}\nmax_batch_size: 8",
     ],
 )
 def test_a_comment_silences_its_line(
@@ -27,6 +30,31 @@ def test_a_comment_silences_its_line(
     data = check(example(config).path)
     assert "version-policy-empty" not in found(data)
     assert data["silenced"] == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "silenced"),
+    [
+        ("# tritune: ignore[kind-cpu-with-gpus] r\ninstance_group {\n  kind: KIND_CPU\n  gpus: [ 0 ]\n}", True),
+        ("instance_group { # tritune: ignore[kind-cpu-with-gpus] r\n  kind: KIND_CPU\n  gpus: [ 0 ]\n}", True),
+        ("instance_group {\n  # tritune: ignore[kind-cpu-with-gpus] r\n  kind: KIND_CPU\n  gpus: [ 0 ]\n}", False),
+        ("instance_group {\n  kind: KIND_CPU\n  gpus: [ 0 ]\n} # tritune: ignore[kind-cpu-with-gpus] r", False),
+    ],
+)
+def test_a_comment_at_a_field_silences_all_of_it(
+    config: str, silenced: bool, example: Callable[[str], Any], check: Callable[..., dict[str, Any]]
+) -> None:
+    data = check(example(f"max_batch_size: 8\n{config}").path)
+    assert ("kind-cpu-with-gpus" not in found(data)) == silenced
+    assert (data["exit_code"] == 0) == silenced
+
+
+def test_what_is_silenced_keeps_no_server_from_starting(
+    example: Callable[[str], Any], check: Callable[..., dict[str, Any]]
+) -> None:
+    """The other model of the repository is well."""
+    text = "max_batch_size: -1 # tritune: ignore[max-batch-size-negative] a test\n--- ../good/1/model.onnx\n"
+    assert "exit-on-error" not in found(check(example(text + "x: FP32 [batch, 8] -> y: FP32 [batch, 8]").path))
 
 
 def test_a_comment_elsewhere_does_not(example: Callable[[str], Any], check: Callable[..., dict[str, Any]]) -> None:

@@ -62,12 +62,11 @@ def check(
     shared += instances.rate_limits(repository.models) if target.rate_limit is not None else ()
     for finding in shared:
         found[finding.model or ""].append(finding)
-    broken = [name for name in repository.judged if any(f.severity is Severity.ERROR for f in found[name])]
-    silenced, kept = 0, list(serving_findings) + list(_of_repository(repository, found, broken))
+    left = {name: _silence(repository.models[name], found[name]) for name in repository.judged}
+    silenced = sum(len(found[name]) - len(left[name]) for name in repository.judged)
+    kept = [*serving_findings, *_of_repository(repository, left)]
     for name in repository.judged:
-        stay = _silence(repository.models[name], found[name])
-        silenced += len(found[name]) - len(stay)
-        kept += _mark_first(stay)
+        kept += _mark_first(left[name])
         kept += comments.comments(repository.models[name], rules())
     return Report(target, repository.judged, tuple(kept), silenced)
 
@@ -176,7 +175,7 @@ def _of_model(model: Model) -> list[Finding]:
     return list(islice((finding for finding in findings if finding.rule.holds_for(tag)), _MOST))
 
 
-def _of_repository(repository: Repository, found: dict[str, list[Finding]], broken: Sequence[str]) -> Iterator[Finding]:
+def _of_repository(repository: Repository, found: Mapping[str, list[Finding]]) -> Iterator[Finding]:
     place = Place(repository.shown)
     if repository.is_model:
         name, parent = next(iter(repository.judged)), shlex.quote(str(repository.root.absolute().parent))
@@ -190,7 +189,7 @@ def _of_repository(repository: Repository, found: dict[str, list[Finding]], brok
         yield Finding(serving.EMPTY, place, "no models: a repository holds one directory per model")
     if "Dockerfile" in repository.entries:
         yield from serving.dockerfile(repository.root / "Dockerfile", f"{repository.shown}/Dockerfile")
-    refused = [name for name in broken if any(f.rule.stage is not Stage.REQUEST for f in found[name])]
+    refused = [name for name in repository.judged if any(_refuses(finding) for finding in found[name])]
     if refused and len(repository.models) > 1:
         yield Finding(
             serving.EXIT_ON_ERROR,

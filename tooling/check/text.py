@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -27,7 +28,7 @@ _MARKS: Final = re.compile(
     rb"|(?P<placeholder>\$\{[^}\n]*\}|\{\{.*?\}\}|\{%.*?%\})"
 )
 _IN_STRING: Final = re.compile(rb"\$\{[^}\"'\n]*\}|\{\{[^}\n]*\}\}")
-_IGNORE: Final = re.compile(rb"#\s*tritune:\s*ignore\[([^\]\n]*)\]([^\n]*)")
+_IGNORE: Final = re.compile(rb"#\s*tritune:\s*ignore\b(?:\s*\[([^\]\n]*)\])?([^\n]*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Placeholder:
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """`# tritune: ignore[RULE] reason`: silences these rules on `lines` of its file."""
+    """`# tritune: ignore[RULE] reason`: silences these rules on `lines` of its file. Without rules it does nothing."""
 
     rules: tuple[str, ...]
     reason: str
@@ -95,19 +96,53 @@ class ConfigText:
                     yield Placeholder(inner[0].decode(errors="replace"), self.at(mark.start() + inner.start()), True)
 
     def ignores(self) -> list[Ignore]:
-        """Every comment that silences rules: those of its own line, or of the next line when it stands alone."""
-        found = []
-        for mark in _MARKS.finditer(self.source):
-            comment = _IGNORE.match(mark[0]) if mark.lastgroup == "comment" else None
-            if comment is None:
-                continue
-            place = self.at(mark.start())
-            alone = not self.source[self.source.rfind(b"\n", 0, mark.start()) + 1 : mark.start()].strip()
-            line = place.line or 1
-            rules = tuple(word.strip() for word in comment[1].decode(errors="replace").split(",") if word.strip())
-            lines = (line, line + 1) if alone else (line,)
-            found.append(Ignore(rules, comment[2].decode(errors="replace").strip(), place, lines))
-        return found
+        """Every comment that silences rules: on its own line, or on the next line with a field when it stands alone.
+
+        Of a field that begins on that line, all lines belong to it.
+        """
+        marks = [mark for mark in _MARKS.finditer(self.source) if mark.lastgroup == "comment"]
+        found = [(mark.start() + text.start(), text) for mark in marks if (text := _IGNORE.search(mark[0]))]
+        if not found:
+            return []
+        lines = _Lines(self.source)
+        ends: dict[int, int] = {}
+        for start, end in _spans(self.document.root):
+            first = lines.number(start)
+            ends[first] = max(ends.get(first, first), lines.number(end))
+        return [self._ignore(start, text, lines, ends) for start, text in found]
+
+    def _ignore(self, start: int, text: re.Match[bytes], lines: _Lines, ends: Mapping[int, int]) -> Ignore:
+        line = lines.number(start)
+        first = lines.next_field(line) if lines.texts[line - 1].startswith(b"#") else line
+        covered = (line, *range(first, ends.get(first, first) + 1))
+        rules = tuple(word.strip() for word in (text[1] or b"").decode(errors="replace").split(",") if word.strip())
+        return Ignore(rules, text[2].decode(errors="replace").strip(), self.at(start), covered)
+
+
+class _Lines:
+    """The lines of a text, and on which of them an offset stands."""
+
+    def __init__(self, source: bytes) -> None:
+        self.texts = [line.strip() for line in source.split(b"\n")]
+        self._breaks = [at for at, byte in enumerate(source) if byte == ord("\n")]
+
+    def number(self, offset: int) -> int:
+        return bisect_left(self._breaks, offset) + 1
+
+    def next_field(self, line: int) -> int:
+        """The next line that holds more than a comment; the same line where none follows."""
+        below = range(line, len(self.texts))
+        return next((at + 1 for at in below if self.texts[at] and not self.texts[at].startswith(b"#")), line)
+
+
+def _spans(body: Body) -> Iterator[tuple[int, int]]:
+    """Start and end of every field, at any depth."""
+    for entry in body.entries:
+        yield entry.start, entry.end
+        for value in entry.values:
+            if isinstance(value.value, Body):
+                yield value.start, value.end
+                yield from _spans(value.value)
 
 
 def _offset(body: Body, path: Sequence[str | int]) -> int | None:

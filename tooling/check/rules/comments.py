@@ -26,7 +26,16 @@ IGNORE_REASON = advice(
     evidence=Evidence.DOCUMENTED,
     stage=Stage.POLL,
 )
-RULES = (IGNORE_UNKNOWN, IGNORE_REASON)
+IGNORE_NOTHING = advice(
+    "ignore-without-rule",
+    "A comment silences nothing: it names no rule.",
+    "The rules stand in brackets, as findings show them.",
+    "max_batch_size: 8  # tritune: ignore requests-not-merged",
+    "tritune",
+    evidence=Evidence.DOCUMENTED,
+    stage=Stage.POLL,
+)
+RULES = (IGNORE_UNKNOWN, IGNORE_REASON, IGNORE_NOTHING)
 
 
 def comments(model: Model, known: Collection[str]) -> Iterator[Finding]:
@@ -35,5 +44,8 @@ def comments(model: Model, known: Collection[str]) -> Iterator[Finding]:
         for name in ignore.rules:
             if name not in known:
                 yield model.find(IGNORE_UNKNOWN, f"there is no rule `{name}`", place=ignore.place)
-        if not ignore.reason:
+        if not ignore.rules:
+            text = "no rule is named, so nothing is silenced"
+            yield model.find(IGNORE_NOTHING, text, place=ignore.place, hint="# tritune: ignore[RULE] reason")
+        elif not ignore.reason:
             yield model.find(IGNORE_REASON, "say why behind the bracket", place=ignore.place)
