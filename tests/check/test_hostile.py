@@ -6,9 +6,10 @@ import json
 import os
 import random
 import shutil
+import tempfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -238,3 +239,42 @@ def test_a_model_that_no_session_takes_prints_nothing(
     result = run_cli("check", tmp_path / "repository", "--json")
     assert json.loads(result.out)["error"] is None
     assert result.err == ""
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[Callable[[], None]]:
+    """A call that takes root's right to read everything away; done by the end."""
+    own = os.geteuid()
+    yield lambda: os.seteuid(65534 if own == 0 else own)
+    os.seteuid(own)
+
+
+def test_what_may_not_be_read_is_told(unprivileged: Callable[[], None], check: Callable[..., dict[str, Any]]) -> None:
+    """One model each: a config, the directory, a version, a file, its labels; the others are judged all the same."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        root = Path(folder) / "repository"
+        closed = ("config/config.pbtxt", "directory", "version/1", "file/1/model.py", "labels/texts")
+        for name in ("config", "directory", "version", "file", "labels", "open"):
+            (root / name / "1").mkdir(parents=True)
+            (root / name / "texts").mkdir()
+            (root / name / "1" / "model.py").write_text("class TritonPythonModel: pass", encoding="utf-8")
+            output = 'output { name: "y" data_type: TYPE_FP32 dims: [ 1 ] label_filename: "texts/y" }'
+            text = f'backend: "python"\n{output if name == "labels" else ""}'
+            (root / name / "config.pbtxt").write_text(text, encoding="utf-8")
+        check(root)  # what is imported now need not be found later
+        Path(folder).chmod(0o755)
+        for name in closed:
+            (root / name).chmod(0)
+        unprivileged()
+        findings = check(root)["findings"]
+        os.seteuid(os.getuid())
+        for name in closed:
+            (root / name).chmod(0o755)
+    told = {f["model"]: f["message"] for f in findings if f["model"] and f["severity"] == "error"}
+    assert told == {
+        "config": "config.pbtxt cannot be read: Permission denied",
+        "directory": "directory/ cannot be read: Permission denied",
+        "version": "version/1/ cannot be read: Permission denied",
+        "file": "cannot be read: Permission denied",
+        "labels": "texts/y not found in labels/ (labels of output y)",
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -18,3 +19,31 @@ def read_limited(path: Path, most: int, *, pipe: bool = False) -> bytes | None:
     with path.open("rb") as file:
         content = file.read(most + 1)
     return content if len(content) <= most else None
+
+
+def is_file(path: Path) -> bool:
+    """Whether a regular file stands here, as far as that can be seen."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def exists(path: Path) -> bool:
+    """Whether anything stands here, as far as that can be seen."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def closed(directory: Path) -> str | None:
+    """Why the entries of a directory cannot be seen; None where they can, or where no directory is."""
+    try:
+        with os.scandir(directory):
+            pass
+    except PermissionError as error:
+        return error.strerror
+    except OSError:
+        return None
+    return None

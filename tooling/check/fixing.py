@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tooling.check.files import is_file
 from tooling.check.finding import Finding
 from tooling.check.runner import Report
 from tooling.config.proto import pb
@@ -55,7 +56,7 @@ def _key(finding: Finding) -> tuple[str, str, str]:
 
 def _write(path: Path, finding: Finding) -> bool:
     """Change one file; False when its text has faults."""
-    source = path.read_bytes() if path.is_file() else b""
+    source = path.read_bytes() if is_file(path) else b""
     try:
         config = load(source, pb().ModelConfig(), path)
         changed = edit(source, apply(config, finding.fix), path)

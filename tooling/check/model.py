@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tooling.check.completion import complete
-from tooling.check.files import read_limited
+from tooling.check.files import closed, exists, is_file, read_limited
 from tooling.check.fill import ENSEMBLE, Instances, fill_backend, instances, normalise
 from tooling.check.finding import Finding, Place, Rule
 from tooling.check.target import Target
@@ -56,7 +56,7 @@ class Model:
     target: Target
     text: ConfigText | None = None
     unreadable: str | None = None
-    """Why the config could not be read, when it is there."""
+    """What cannot be read, and why: the config, when it is there, or a directory."""
     too_large: bool = False
     siblings: Mapping[str, Model] = field(default_factory=dict, repr=False)
     refusals: Mapping[str, Finding] = field(default_factory=dict, repr=False)
@@ -158,7 +158,7 @@ class Model:
         if self.config.backend != "onnxruntime":
             return []
         paths = (onnx_path(self, version) for version in self.served)
-        return [read_file(path) for path in paths if path.is_file()]
+        return [read_file(path) for path in paths if is_file(path)]
 
     def find(
         self,
@@ -224,9 +224,12 @@ def _leading_zero(name: str) -> bool:
 def read_model(directory: Path, shown: str, target: Target, config: Path | None = None) -> Model:
     """A model directory with its config: `config`, else that of `--model-config-name`, else config.pbtxt."""
     model = Model(directory, shown, target)
+    model.unreadable = _closed(directory)
+    if model.unreadable is not None:
+        return model
     own = directory / "configs" / f"{target.config_name}.pbtxt" if target.config_name else None
-    path = config or (own if own is not None and own.is_file() else directory / CONFIG_FILE)
-    if not path.exists() and not path.is_symlink():
+    path = config or (own if own is not None and is_file(own) else directory / CONFIG_FILE)
+    if not exists(path) and not path.is_symlink():
         return model
     name = model.shown_path(path) if config is None else str(config)
     try:
@@ -234,5 +237,17 @@ def read_model(directory: Path, shown: str, target: Target, config: Path | None 
         model.too_large = source is None
         model.text = None if source is None else ConfigText.of(name, path, source)
     except OSError as error:
-        model.unreadable = error.strerror or str(error)
+        model.unreadable = f"{path.name} cannot be read: {error.strerror or error}"
     return model
+
+
+def _closed(directory: Path) -> str | None:
+    """The model directory, or a directory in it that may be a version, whose entries cannot be seen; None without."""
+    reason = closed(directory)
+    if reason is not None:
+        return f"{directory.name}/ cannot be read: {reason}"
+    for name, is_directory in list_directory(directory).items():
+        reason = closed(directory / name) if is_directory and name[:1].isdecimal() else None
+        if reason is not None:
+            return f"{directory.name}/{name}/ cannot be read: {reason}"
+    return None

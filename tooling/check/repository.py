@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from tooling.check.files import closed
 from tooling.check.fill import MODEL_FILES
 from tooling.check.model import Model, list_directory, read_model
 from tooling.check.target import Target
@@ -38,6 +39,9 @@ def read_repository(path: Path, target: Target, names: Collection[str] = ()) -> 
     shown = os.fspath(path)
     if not path.exists():
         raise UsageError("does not exist", where=path, expected="a model repository, or a file of one")
+    reason = closed(path)
+    if reason is not None:
+        raise UsageError("cannot be read", where=path, got=reason, expected="a directory that may be listed")
     if path.is_file():
         return _of_file(path, target)
     entries = list_directory(path)

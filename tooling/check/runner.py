@@ -9,6 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from tooling.check import compose
+from tooling.check.files import is_file
 from tooling.check.finding import Finding, Place, Severity, Stage
 from tooling.check.model import Model, OnnxFile, read_file
 from tooling.check.registry import checks_of, rules
@@ -122,7 +123,7 @@ def newer(report: Report, before: Report) -> Report:
 def _compose_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return []
-    return [path / name for name in compose.NAMES if (path / name).is_file()][:1]
+    return [path / name for name in compose.NAMES if is_file(path / name)][:1]
 
 
 def _services(file: Path, findings: list[Finding]) -> dict[str, object]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from tooling.check.files import is_file
 from tooling.check.finding import Evidence, Finding, Place
 from tooling.check.model import Model, OnnxFile, onnx_path
 from tooling.check.rules.kinds import advice, load
@@ -112,7 +113,7 @@ def onnx_files(model: Model) -> Iterator[Finding]:
         return
     for version in model.served:
         path = onnx_path(model, version)
-        if not path.is_file():
+        if not is_file(path):
             yield _missing(model, path)
     for file in model.onnx_files:
         yield from onnx_file(model, file)
@@ -208,14 +209,14 @@ def _outside(model: Model, graph: OnnxGraph, place: Place) -> Iterator[Finding]:
     for data in graph.outside:
         path = folder / data.location
         name = graph.path.name
-        if path.is_file() and (Path(data.location).is_absolute() or ".." in Path(data.location).parts):
+        if is_file(path) and (Path(data.location).is_absolute() or ".." in Path(data.location).parts):
             yield model.find(
                 OUTSIDE_ESCAPES,
                 f"{name} refers to {data.location}, outside of its directory",
                 place=place,
                 hint="save the model again with its data beside it",
             )
-        if not path.is_file():
+        if not is_file(path):
             others = sorted(entry.name for entry in folder.iterdir() if ".data" in entry.name or entry.suffix == ".bin")
             yield model.find(
                 OUTSIDE_MISSING,

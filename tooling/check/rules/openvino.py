@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from tooling.check.files import is_file
 from tooling.check.finding import Evidence, Finding, Place, Stage
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load
@@ -154,7 +156,7 @@ def openvino(model: Model) -> Iterator[Finding]:
     yield from _parameters(model)
     for version in model.served:
         path = model.version_dir(version) / model.config.default_model_filename
-        if path.suffix == ".xml" and path.is_file() and path.stat().st_size <= _LARGEST:
+        if path.suffix == ".xml" and is_file(path) and path.stat().st_size <= _LARGEST:
             yield from _ir(model, path)
 
 
@@ -206,7 +208,7 @@ def _ir(model: Model, path: Path) -> Iterator[Finding]:
         signature = read_openvino(path)
     except UsageError as error:
         for problem in error.problems:
-            yield model.find(BROKEN, str(problem), place=place, hint=problem.hint)
+            yield model.find(BROKEN, str(replace(problem, where=None)), place=place, hint=problem.hint)
         return
     config = model.config
     fed = [*config.input, *config.sequence_batching.control_input]

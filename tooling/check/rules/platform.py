@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from tooling.check.files import is_file
 from tooling.check.fill import ENSEMBLE, MODEL_FILES, PLATFORMS
 from tooling.check.finding import Evidence, Finding
 from tooling.check.model import Model
@@ -214,7 +215,7 @@ def backend(model: Model) -> Iterator[Finding]:
         return
     if config.runtime and config.runtime != "model.py":
         beside = [*(model.version_dir(version) for version in model.served), model.directory]
-        if not any((folder / config.runtime).is_file() for folder in beside):
+        if not any(is_file(folder / config.runtime) for folder in beside):
             yield model.find(RUNTIME_MISSING, f"{config.runtime} is not in {model.shown}", "runtime")
     elif config.backend in _IMAGES:
         yield from _image(model, config.backend)
@@ -252,4 +253,4 @@ def _own_image(model: Model) -> bool:
 
 def _has_library(model: Model) -> bool:
     folders = [*(model.version_dir(version) for version in model.served), model.directory]
-    return any((folder / f"libtriton_{model.config.backend}.so").is_file() for folder in folders)
+    return any(is_file(folder / f"libtriton_{model.config.backend}.so") for folder in folders)

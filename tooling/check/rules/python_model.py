@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from tooling.check.files import read_limited
+from tooling.check.files import exists, is_file, read_limited
 from tooling.check.finding import Evidence, Finding, Place
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load, request
@@ -170,7 +170,7 @@ def python_model(model: Model) -> Iterator[Finding]:
         return
     for version in model.served:
         path = model.version_dir(version) / name
-        if path.is_file():
+        if is_file(path):
             yield from _code(model, path)
         else:
             yield model.find(
@@ -201,14 +201,14 @@ def parameters(model: Model) -> Iterator[Finding]:
     inside = text.startswith(_DIRECTORY)
     path = Path(f"{model.directory}{text.removeprefix(_DIRECTORY)}") if inside else Path(text)
     shown = f"{model.name}{text.removeprefix(_DIRECTORY)}" if inside else text
-    if not inside and not (path.is_absolute() and path.exists()):
+    if not inside and not (path.is_absolute() and exists(path)):
         yield model.find(
             ENVIRONMENT_ELSEWHERE,
             f"{_ENVIRONMENT}: {text} must be there on the server",
             *where,
             hint=f"use {_DIRECTORY}/...",
         )
-    elif inside and not path.exists():
+    elif inside and not exists(path):
         yield model.find(
             ENVIRONMENT_MISSING,
             f"{_ENVIRONMENT}: {shown} does not exist",
@@ -225,7 +225,10 @@ def _code(model: Model, path: Path) -> Iterator[Finding]:
         if source is None:
             return
         tree = ast.parse(source)
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except OSError as error:
+        yield model.find(BROKEN, f"cannot be read: {error.strerror or error}", place=Place(shown))
+        return
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         yield model.find(BROKEN, f"no Python code: {error}", place=Place(shown, line, 1 if line else None))
         return

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from tooling.check.files import is_file
 from tooling.check.finding import Evidence, Finding, Place
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load, note, request
@@ -186,7 +188,7 @@ def pytorch(model: Model) -> Iterator[Finding]:
     yield from _names(model)
     for version in model.served:
         path = model.version_dir(version) / config.default_model_filename
-        if path.is_file():
+        if is_file(path):
             yield from _file(model, path)
 
 
@@ -238,7 +240,7 @@ def _file(model: Model, path: Path) -> Iterator[Finding]:
         return
     except UsageError as error:
         for problem in error.problems:
-            yield model.find(BROKEN, str(problem), place=place, hint=problem.hint)
+            yield model.find(BROKEN, str(replace(problem, where=None)), place=place, hint=problem.hint)
         return
     for name, kind in arguments:
         if kind not in (*TENSORS, BY_KEY):

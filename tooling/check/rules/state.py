@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any, Final
 
+from tooling.check.files import is_file
 from tooling.check.finding import Finding, Stage
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load
@@ -220,7 +221,7 @@ def _data(model: Model, where: tuple[str | int, ...], state: Any, initial: Any) 
     elif source == "data_file":
         path = model.directory / "initial_state" / initial.data_file
         size = element_bytes(initial.data_type)
-        if not path.is_file():
+        if not is_file(path):
             yield model.find(
                 FILE,
                 f"initial_state/{initial.data_file} not found",

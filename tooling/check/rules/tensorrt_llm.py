@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tooling.check.files import read_limited
+from tooling.check.files import is_file, read_limited
 from tooling.check.finding import Evidence, Finding, Place, Stage
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load, note
@@ -197,7 +197,7 @@ def tensorrt_llm(model: Model) -> Iterator[Finding]:
     elif model.config.backend == "python":
         for version in model.served:
             folder = model.version_dir(version)
-            if (folder / "model.yaml").is_file() and _is_llm_api(folder / model.config.default_model_filename):
+            if is_file(folder / "model.yaml") and _is_llm_api(folder / model.config.default_model_filename):
                 yield from _api(model, folder / "model.yaml")
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from tooling.check.files import exists
 from tooling.check.finding import Evidence, Finding
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load
@@ -240,7 +241,7 @@ def _several_devices(model: Model, devices: str) -> Iterator[Finding]:
 def _capabilities(model: Model) -> Iterator[Finding]:
     for key, file in sorted(model.config.cc_model_filenames.items()):
         where = ("cc_model_filenames", key)
-        missing = [version for version in model.served if not (model.version_dir(version) / file).exists()]
+        missing = [version for version in model.served if not exists(model.version_dir(version) / file)]
         if not _CAPABILITY.fullmatch(key):
             yield model.find(CAPABILITY, f"key {key} is no compute capability", *where, hint="such as 8.9")
         elif missing:

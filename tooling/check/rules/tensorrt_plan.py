@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from tooling.check.files import is_file
 from tooling.check.finding import Evidence, Finding, Place
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load, note, request
@@ -171,7 +172,7 @@ def plans(model: Model) -> Iterator[Finding]:
             )
     for version in model.served:
         path = model.version_dir(version) / model.config.default_model_filename
-        if path.is_file():
+        if is_file(path):
             yield from _plan(model, path)
 
 
@@ -179,10 +180,10 @@ def _plan(model: Model, path: Path) -> Iterator[Finding]:
     place = Place(model.shown_path(path))
     try:
         version = plan_version(path)
-        signature = read_plan(path, Declared()) if manifest_path(path).is_file() else None
+        signature = read_plan(path, Declared()) if is_file(manifest_path(path)) else None
     except UsageError as error:
         for problem in error.problems:
-            yield model.find(BROKEN, str(problem), place=place, hint=problem.hint)
+            yield model.find(BROKEN, str(replace(problem, where=None)), place=place, hint=problem.hint)
         return
     serves = model.target.release.tensorrt
     if serves and any(a != b for a, b in zip(version.split("."), serves.split("."), strict=False)):

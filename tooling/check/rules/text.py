@@ -88,8 +88,9 @@ MISSPELT = advice(
 )
 UNREADABLE = poll(
     "config-unreadable",
-    "The config is there but cannot be read.",
-    "A directory, a broken link or a file without permission is no config.",
+    "The config, or a directory of the model, is there but cannot be read.",
+    "A directory, a pipe, a broken link or a file without permission is no config; and without permission nobody can "
+    "say what a directory holds.",
     "--- config.pbtxt/file\nx",
     "ReadTextProto (core)",
     evidence=Evidence.READ,
@@ -143,8 +144,10 @@ def text(model: Model) -> Iterator[Finding]:
     elif model.unreadable is not None:
         yield model.find(
             UNREADABLE,
-            f"{CONFIG_FILE} cannot be read: {model.unreadable}",
-            hint="put a text file in its place: tritonserver 2.51 dies on a directory",
+            model.unreadable,
+            hint="put a text file in its place: tritonserver 2.51 dies on a directory"
+            if CONFIG_FILE in model.unreadable
+            else "give the server, and yourself, the right to read it",
         )
     elif config is None:
         yield from _missing(model)

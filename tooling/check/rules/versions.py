@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from tooling.check.files import exists, is_file
 from tooling.check.finding import Evidence, Finding, Place
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load, note
@@ -253,7 +254,7 @@ def labels(model: Model) -> Iterator[Finding]:
                 "model directory",
                 hint="put the file into the model directory",
             )
-        elif not path.is_file():
+        elif not is_file(path):
             yield model.find(
                 LABELS_MISSING,
                 f"{output.label_filename} not found in {model.name}/ (labels of output {output.name})",
@@ -290,7 +291,7 @@ def batching_library(model: Model) -> Iterator[Finding]:
             says=f"{_STRATEGY} cannot be specified with sequence batcher, using default batching strategy",
             hint="take the parameter out",
         )
-    elif not Path(path).is_file():
+    elif not is_file(Path(path)):
         yield model.find(
             LIBRARY_MISSING,
             f"the batching library {path} is not on this machine",
@@ -307,15 +308,15 @@ def model_files(model: Model) -> Iterator[Finding]:
         return
     for version in model.served:
         path = model.version_dir(version) / expected
-        if expected and path.exists() and not (path.is_file() or path.is_dir()):
+        if expected and exists(path) and not (is_file(path) or path.is_dir()):
             yield model.find(
                 NOT_REGULAR, f"{model.name}/{version.number}/{expected} is a pipe or a device", place=Place(str(path))
             )
     folder = model.version_dir(model.served[-1])
     known = [
-        file for file in ("model.plan", "model.onnx", "model.xml", "model.pt", "model.py") if (folder / file).exists()
+        file for file in ("model.plan", "model.onnx", "model.xml", "model.pt", "model.py") if exists(folder / file)
     ]
-    if config.backend in _FILE_BACKENDS and not config.cc_model_filenames and not (folder / expected).exists():
+    if config.backend in _FILE_BACKENDS and not config.cc_model_filenames and not exists(folder / expected):
         yield _no_file(model, folder, expected, known)
     elif len(known) > 1 and not model.written.backend and not model.written.platform:
         others = ", ".join(file for file in known if file != expected)

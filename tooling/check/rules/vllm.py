@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tooling.check.files import read_limited
+from tooling.check.files import is_file, read_limited
 from tooling.check.finding import Evidence, Finding, Place
 from tooling.check.model import Model
 from tooling.check.rules.kinds import load
@@ -133,7 +133,7 @@ def vllm(model: Model) -> Iterator[Finding]:
     for version in model.served:
         folder = model.version_dir(version)
         place = Place(model.shown_path(folder / _FILE))
-        if not (folder / _FILE).is_file():
+        if not is_file(folder / _FILE):
             yield model.find(
                 MISSING,
                 f"{model.name}/{version.number}/{_FILE} not found",
@@ -214,7 +214,7 @@ def _check(model: Model, folder: Path, place: Place, arguments: Mapping[str, Any
             "multi-GPU models",
             hint="instance_group [{ count: 1 kind: KIND_MODEL }]",
         )
-    if str(arguments.get("enable_lora", "")).lower() == "true" and not (folder / "multi_lora.json").is_file():
+    if str(arguments.get("enable_lora", "")).lower() == "true" and not is_file(folder / "multi_lora.json"):
         yield model.find(
             LORA,
             "enable_lora without multi_lora.json",

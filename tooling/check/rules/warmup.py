@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any, Final
 
+from tooling.check.files import is_file
 from tooling.check.finding import Evidence, Finding
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load
@@ -177,7 +178,7 @@ def _data(model: Model, where: tuple[str | int, ...], name: str, value: Any) -> 
     elif source == "input_data_file":
         file = value.input_data_file
         path, size = model.directory / "warmup" / file, element_bytes(value.data_type)
-        if not path.is_file():
+        if not is_file(path):
             yield model.find(
                 FILE,
                 f"warmup/{file} not found",
