@@ -34,29 +34,37 @@ _OTHERS: Final = (
     _Known("tensorrt", {"tensorrt_plan": "model.plan"}),
     _Known("onnxruntime", {"onnxruntime_onnx": "model.onnx"}, None),
     _Known("openvino", {"": "model.xml"}, None),
-    _Known("pytorch", {"pytorch_libtorch": "model.pt"}),
+    _Known("pytorch", {"pytorch_libtorch": "model.pt", "torch_aoti": "model.pt2"}),
     _Known("python", {"": "model.py"}, None),
 )
-PLATFORMS: Final = {
+_SINCE: Final = {"torch_aoti": "26.03"}
+_PLATFORMS: Final = {
     platform: known.backend for known in (_TENSORFLOW, *_OTHERS) for platform in known.files if platform
 }
 MODEL_FILES: Final = {known.backend: next(iter(known.files.values())) for known in _OTHERS}
 
 
-def fill_backend(config: ModelConfig, directory: str, files: dict[str, bool]) -> bool:
-    """Fill in name, backend, platform and file name; `files` are those of the first version, True for a directory.
+def platforms(tag: str) -> dict[str, str]:
+    """The platforms that a release knows, with their backends."""
+    return {platform: backend for platform, backend in _PLATFORMS.items() if _SINCE.get(platform, "") <= tag}
 
-    False when there is nothing to tell the backend from.
+
+def fill_backend(config: ModelConfig, directory: str, files: dict[str, bool], tag: str) -> bool:
+    """Fill in name, backend, platform and file name as a release does.
+
+    `files` are those of the first version, True for a directory. False when there is nothing to tell the backend from.
     """
     if not config.name:
         config.name = directory
     if _fill_tensorflow(config, files):
         return True
     for known in _OTHERS:
-        if not config.backend and _is_meant(config, known, files):
+        own = {platform: file for platform, file in known.files.items() if _SINCE.get(platform, "") <= tag}
+        if not config.backend and _is_meant(config, known, own, files):
             config.backend = known.backend
         if config.backend == known.backend:
-            platform, file = next(iter(known.files.items()))
+            meant = (one for one in own.items() if _names(config, *one) or (_says_nothing(config) and one[1] in files))
+            platform, file = next(meant, next(iter(own.items())))
             config.platform = config.platform or platform
             config.default_model_filename = config.default_model_filename or file
             return True
@@ -69,11 +77,19 @@ def fill_backend(config: ModelConfig, directory: str, files: dict[str, bool]) ->
     return True
 
 
-def _is_meant(config: ModelConfig, known: _Known, files: dict[str, bool]) -> bool:
-    for platform, file in known.files.items():
-        if (platform and config.platform == platform) or config.default_model_filename == file:
+def _names(config: ModelConfig, platform: str, file: str) -> bool:
+    return bool((platform and config.platform == platform) or config.default_model_filename == file)
+
+
+def _says_nothing(config: ModelConfig) -> bool:
+    return not config.platform and not config.default_model_filename
+
+
+def _is_meant(config: ModelConfig, known: _Known, own: dict[str, str], files: dict[str, bool]) -> bool:
+    for platform, file in own.items():
+        if _names(config, platform, file):
             return True
-        if not config.platform and not config.default_model_filename and file in files:
+        if _says_nothing(config) and file in files:
             return known.directory is None or files[file] == known.directory
     return known.backend == "pytorch" and config.platform == "libtorch"
 

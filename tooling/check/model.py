@@ -87,7 +87,7 @@ class Model:
         config.CopyFrom(self.written)
         first = min((name for name, is_directory in self.entries.items() if is_directory), default=None)
         files = list_directory(self.directory / first) if first is not None else {}
-        known = fill_backend(config, self.name, files)
+        known = fill_backend(config, self.name, files, self.target.release.tag)
         normalise(config)
         return config, known
 

@@ -65,7 +65,7 @@ def check(
         found[finding.model or ""].append(finding)
     left = {name: _silence(repository.models[name], found[name]) for name in repository.judged}
     silenced = sum(len(found[name]) - len(left[name]) for name in repository.judged)
-    kept = [*serving_findings, *_of_repository(repository, left)]
+    kept = [*serving_findings, *_of_repository(repository, target, left)]
     for name in repository.judged:
         kept += _mark_first(left[name])
         kept += comments.comments(repository.models[name], rules())
@@ -176,7 +176,7 @@ def _of_model(model: Model) -> list[Finding]:
     return list(islice((finding for finding in findings if finding.rule.holds_for(tag)), _MOST))
 
 
-def _of_repository(repository: Repository, found: Mapping[str, list[Finding]]) -> Iterator[Finding]:
+def _of_repository(repository: Repository, target: Target, found: Mapping[str, list[Finding]]) -> Iterator[Finding]:
     place = Place(repository.shown)
     if repository.is_model:
         name, parent = next(iter(repository.judged)), shlex.quote(str(repository.root.absolute().parent))
@@ -188,6 +188,13 @@ def _of_repository(repository: Repository, found: Mapping[str, list[Finding]]) -
         )
     elif not repository.models:
         yield Finding(serving.EMPTY, place, "no models: a repository holds one directory per model")
+    if len(target.caches) > 1:
+        yield Finding(
+            serving.SEVERAL_CACHES,
+            place,
+            f"--cache-config for {' and '.join(target.caches)}",
+            says="found multiple cache configurations, but only a single cache is currently supported",
+        )
     if "Dockerfile" in repository.entries:
         yield from serving.dockerfile(repository.root / "Dockerfile", f"{repository.shown}/Dockerfile")
     refused = [name for name in repository.judged if any(_refuses(finding) for finding in found[name])]

@@ -18,8 +18,9 @@ class Target:
     """A server; None stands for what is not known, and rules that would need it keep silent.
 
     `release_named` tells a release that was asked for from a default one, `strict` is `--disable-auto-complete-config`,
-    `config_name` is `--model-config-name`, `resources` are those of `--rate-limit-resource`, `image` is the container
-    image it runs from. With `engine`, an ONNX file is to become a TensorRT engine.
+    `config_name` is `--model-config-name`, `resources` are those of `--rate-limit-resource`, `caches` the kinds of
+    `--cache-config`, `image` is the container image it runs from. With `engine`, an ONNX file is to become a TensorRT
+    engine.
     """
 
     release: Release
@@ -33,6 +34,7 @@ class Target:
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE
     image: str | None = None
     engine: bool = False
+    caches: tuple[str, ...] = ()
 
 
 def with_options(target: Target, words: Iterable[str]) -> Target:
@@ -54,6 +56,7 @@ def with_options(target: Target, words: Iterable[str]) -> Target:
         target,
         strict=target.strict or strict,
         cache=bool(options.get("cache-config")) or cache,
+        caches=tuple(sorted({text.partition(",")[0] for text in options.get("cache-config", [])})),
         rate_limit="execution_count" in options.get("rate-limit", []),
         resources=resources,
         config_name=target.config_name or next(iter(options.get("model-config-name", [])), None),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tooling.check.files import is_file
-from tooling.check.fill import ENSEMBLE, MODEL_FILES, PLATFORMS
+from tooling.check.fill import ENSEMBLE, MODEL_FILES, platforms
 from tooling.check.finding import Evidence, Finding
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load, poll
@@ -129,17 +129,18 @@ def agents(model: Model) -> Iterator[Finding]:
 def platform(model: Model) -> Iterator[Finding]:
     """Name, backend, platform and the sign of the batch size, in the order of ValidateModelConfig."""
     config, name = model.config, model.config.name
+    known = platforms(model.target.release.tag)
     if not model.backend_known:
         yield from _no_backend(model)
     elif not config.backend and config.platform != ENSEMBLE:
-        close = suggest(config.platform, (*PLATFORMS, ENSEMBLE, *_BACKENDS))
+        close = suggest(config.platform, (*known, ENSEMBLE, *_BACKENDS))
         as_backend = f'write backend: "{config.platform}"' if config.platform in _BACKENDS else None
         yield model.find(
             PLATFORM_UNKNOWN,
             f'platform "{config.platform}" is none that Triton knows a backend for',
             "platform",
             says=f"unexpected platform type '{config.platform}' for {name}",
-            hint=as_backend or close or f"write `backend`, or one of the platforms {', '.join(PLATFORMS)}",
+            hint=as_backend or close or f"write `backend`, or one of the platforms {', '.join(known)}",
         )
     elif config.backend and config.platform == ENSEMBLE:
         yield model.find(
@@ -150,7 +151,7 @@ def platform(model: Model) -> Iterator[Finding]:
             hint="take `backend` out",
             fix=("-backend",),
         )
-    elif config.backend in _CHECKED_PAIRS and PLATFORMS.get(config.platform) != config.backend:
+    elif config.backend in _CHECKED_PAIRS and known.get(config.platform) != config.backend:
         yield model.find(
             PAIR,
             f'platform "{config.platform}" does not belong to backend "{config.backend}"',

@@ -18,6 +18,7 @@ from tooling.errors import UsageError, suggest
 from tooling.signature.torchscript import BY_KEY, TENSORS, TooLarge, read_forward
 
 _SOURCE: Final = "pytorch backend"
+_AOTI_SINCE: Final = "26.03"
 _NUMBERED: Final = re.compile(r".*__(\d+)")
 _THREADS: Final = ("INTER_OP_THREAD_COUNT", "INTRA_OP_THREAD_COUNT")
 _SWITCHES: Final = (
@@ -165,16 +166,39 @@ RESULT = request(
     _SOURCE,
     evidence=Evidence.READ,
 )
+AOTI_SEQUENCES = load(
+    "pytorch-aoti-sequences",
+    "A torch_aoti model takes no sequences.",
+    "The loader of PT2 archives refuses sequence_batching.",
+    'platform: "torch_aoti"\nmax_batch_size: 1\nsequence_batching { }\n'
+    "--- 1/model.onnx\nabsent\n--- 1/model.pt2\nx\n--- options\n--release 26.03",
+    _SOURCE,
+    evidence=Evidence.READ,
+    since=_AOTI_SINCE,
+)
+AOTI = advice(
+    "pytorch-aoti-ignored",
+    "A torch_aoti model does not do what is written: it neither batches nor reads parameters.",
+    "The loader of PT2 archives is young: batches above 1 are not supported, and no parameter takes effect.",
+    'platform: "torch_aoti"\nmax_batch_size: 8\n'
+    "--- 1/model.onnx\nabsent\n--- 1/model.pt2\nx\n--- options\n--release 26.03",
+    _SOURCE,
+    evidence=Evidence.DOCUMENTED,
+    since=_AOTI_SINCE,
+)
 RULES = (
     *(BROKEN, ARGUMENT, COUNT, UNLISTED, STRINGS, CONTROL, STATE, VALUE, UNKNOWN, THREADS, BY_ORDER, ORDERED),
-    *(OUTPUT_INDEX, RESULT),
+    *(OUTPUT_INDEX, RESULT, AOTI_SEQUENCES, AOTI),
 )
 
 
 def pytorch(model: Model) -> Iterator[Finding]:
     """Parameters, names, and the file of every version; models with a Python runtime are left alone."""
     config = model.config
-    if config.backend != "pytorch" or config.runtime == "model.py" or config.platform == "torch_aoti":
+    if config.backend != "pytorch" or config.runtime == "model.py":
+        return
+    if config.platform == "torch_aoti":
+        yield from _aoti(model)
         return
     for key, text in unread(model, _PARAMETERS):
         kind = "integral number" if key in _THREADS else "boolean"
@@ -190,6 +214,17 @@ def pytorch(model: Model) -> Iterator[Finding]:
         path = model.version_dir(version) / config.default_model_filename
         if is_file(path):
             yield from _file(model, path)
+
+
+def _aoti(model: Model) -> Iterator[Finding]:
+    config = model.config
+    if config.HasField("sequence_batching"):
+        says = "Sequence batching is not supported yet."
+        yield model.find(AOTI_SEQUENCES, "sequence_batching with torch_aoti", "sequence_batching", says=says)
+    if config.max_batch_size > 1:
+        yield model.find(AOTI, f"max_batch_size {config.max_batch_size}: batches are not supported", "max_batch_size")
+    for key in sorted(config.parameters):
+        yield model.find(AOTI, f"parameter {key} takes no effect", "parameters", key)
 
 
 def _names(model: Model) -> Iterator[Finding]:

@@ -64,7 +64,15 @@ UNREADABLE = advice(
     "YAML",
     stage=Stage.POLL,
 )
-RULES = (IS_A_MODEL, EMPTY, EXIT_ON_ERROR, NO_BINARY, OLD_HEALTH, UNREADABLE)
+SEVERAL_CACHES = load(
+    "several-caches",
+    "The server is started with two caches.",
+    "It does not start: one cache is supported, the local one or Redis.",
+    "max_batch_size: 8\n--- options\n--server-args --cache-config=local,size=1048576 --cache-config=redis,host=h",
+    "tritonserver's start",
+    evidence=Evidence.READ,
+)
+RULES = (SEVERAL_CACHES, IS_A_MODEL, EMPTY, EXIT_ON_ERROR, NO_BINARY, OLD_HEALTH, UNREADABLE)
 
 
 def compose_health(shown: str, services: Mapping[str, Any]) -> Iterator[Finding]:
