@@ -60,7 +60,7 @@ def verify(path: Path, reference: Reference, plan: ExportPlan, *, seed: int = 0)
     """
     import numpy as np
 
-    session = _session(path)
+    session = open_session(path)
     names = [entry.name for entry in session.get_inputs()]
     generator = np.random.default_rng(seed)
     shapes = dict.fromkeys((batch, min(length, plan.max_tokens)) for batch, length in SHAPES)
@@ -68,7 +68,8 @@ def verify(path: Path, reference: Reference, plan: ExportPlan, *, seed: int = 0)
     return Verification(TOLERANCE, checks)
 
 
-def _session(path: Path) -> Any:
+def open_session(path: Path) -> Any:
+    """A session on one CPU thread. Raises MissingError without onnxruntime, UsageError for what it does not load."""
     try:
         import onnxruntime
     except ImportError as error:

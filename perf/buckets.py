@@ -6,7 +6,7 @@ computation; many edges pad less and break more batches. Which wins depends on h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from tooling.errors import UsageError
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+_Batches = Callable[[Floats, int], Floats]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +45,14 @@ def plan_buckets(
     max_batch_size: int,
     instances: int = 1,
     max_edges: int = 8,
+    own_queues: bool = False,
 ) -> tuple[BucketPlan, ...]:
     """The best edges for each number of edges from 1 to `max_edges`, and free lengths as the last plan.
 
     `histogram` is {length: requests}; requests are taken to be independent draws from it. Edges are lengths that
     occur, and the largest is always one. Exact: dynamic programming over the edges, with the expected cost of each
-    bucket in closed form. Raises UsageError for an empty histogram or sizes below 1.
+    bucket in closed form. With `own_queues` each bucket is a model of its own, whose batches no other length breaks.
+    Raises UsageError for an empty histogram or sizes below 1.
     """
     counts = {length: count for length, count in sorted(histogram.items()) if count > 0}
     if not counts or min(counts) < 1 or min(max_batch_size, instances, max_edges) < 1:
@@ -63,9 +66,10 @@ def plan_buckets(
     share = np.fromiter(counts.values(), dtype=float) / sum(counts.values())
     slowdown = service.slowdown[min(instances, len(service.slowdown)) - 1] if service.slowdown else 1.0
     times = service.table_ns(lengths.tolist(), max_batch_size) * slowdown / instances / 1e9
-    cost = _bucket_costs(share, times)
+    batches = _whole_batches if own_queues else _batches
+    cost = _bucket_costs(share, times, batches)
     chosen = [*_best_edges(cost, min(max_edges, len(lengths) - 1)), tuple(range(len(lengths)))]
-    return tuple(_plan(edges, lengths, share, times) for edges in chosen)
+    return tuple(_plan(edges, lengths, share, times, batches) for edges in chosen)
 
 
 def pad(lengths: Sequence[int] | Integers, edges: Sequence[int]) -> list[int]:
@@ -93,7 +97,7 @@ def judge(
     return simulate(config, padded, service, machine=machine, warm_up=warm_up, seed=seed)
 
 
-def _bucket_costs(share: Floats, times: Floats) -> Floats:
+def _bucket_costs(share: Floats, times: Floats, batches: _Batches) -> Floats:
     """[first, last]: expected seconds a request of the stream, for a bucket of the lengths first to last.
 
     `times[edge, rows]`. In a full queue a bucket's batches are its runs of requests, cut at the largest batch. A run
@@ -104,7 +108,7 @@ def _bucket_costs(share: Floats, times: Floats) -> Floats:
     cost = np.full((count, count), np.inf)
     for last in range(count):
         p = np.minimum(below[last + 1] - below[: last + 1], 1.0)
-        cost[: last + 1, last] = _batches(p, times.shape[1] - 1) @ times[last, 1:]
+        cost[: last + 1, last] = batches(p, times.shape[1] - 1) @ times[last, 1:]
     return cost
 
 
@@ -117,6 +121,11 @@ def _batches(p: Floats, most: int) -> Floats:
     runs = p * (1 - p) / (1 - p**most)
     batches = np.where(rows < most, runs * (1 - p) * p ** (rows - 1.0), runs * p ** (most - 1.0))
     return np.where(whole, np.where(rows == most, 1 / most, 0.0), batches)
+
+
+def _whole_batches(p: Floats, most: int) -> Floats:
+    """The same where every bucket has a queue of its own, which is never empty: nothing but largest batches."""
+    return np.where(np.arange(1, most + 1) == most, p[:, None] / most, 0.0)
 
 
 def _best_edges(cost: Floats, most: int) -> list[tuple[int, ...]]:
@@ -138,11 +147,11 @@ def _best_edges(cost: Floats, most: int) -> list[tuple[int, ...]]:
     return found
 
 
-def _plan(places: tuple[int, ...], lengths: Integers, share: Floats, times: Floats) -> BucketPlan:
+def _plan(places: tuple[int, ...], lengths: Integers, share: Floats, times: Floats, batches_of: _Batches) -> BucketPlan:
     edges = lengths[list(places)]
     owner = np.searchsorted(edges, lengths)
     p = np.bincount(owner, weights=share, minlength=len(edges)).astype(float)
-    batches = _batches(p, times.shape[1] - 1)
+    batches = batches_of(p, times.shape[1] - 1)
     seconds = float((batches * times[list(places), 1:]).sum())
     return BucketPlan(
         edges=tuple(edges.tolist()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,12 @@ def sentences() -> tuple[str, ...]:
 
 
 def sentence_lengths(tokenizer_dir: Path) -> tuple[int, ...]:
-    """Lengths in tokens, special ones included, of the bundled sentences with the tokenizer in `tokenizer_dir`.
+    """Lengths of the bundled sentences; see `token_lengths`."""
+    return token_lengths(sentences(), tokenizer_dir)
+
+
+def token_lengths(texts: Sequence[str], tokenizer_dir: Path) -> tuple[int, ...]:
+    """Lengths in tokens, special ones included, of texts with the tokenizer in `tokenizer_dir`.
 
     Raises UsageError without a readable tokenizer.json, MissingError without the `tokenizers` library.
     """
@@ -45,7 +51,7 @@ def sentence_lengths(tokenizer_dir: Path) -> tuple[int, ...]:
         raise UsageError("the tokenizer cannot be read", where=file, got=error, hint="export the model again") from None
     tokenizer.no_padding()  # all-MiniLM-L6-v2's file pads every text to 128 tokens
     tokenizer.no_truncation()
-    return tuple(len(encoding.ids) for encoding in tokenizer.encode_batch(list(sentences())))
+    return tuple(len(encoding.ids) for encoding in tokenizer.encode_batch(list(texts)))
 
 
 def fit_to_model(lengths: tuple[int, ...], model_dir: Path, *, asked: bool) -> tuple[int, ...]:

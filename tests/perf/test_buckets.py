@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perf.buckets import BucketPlan, _plan, judge, pad, plan_buckets
+from perf.buckets import BucketPlan, _batches, _plan, judge, pad, plan_buckets
 from perf.sim import Arrivals, BatcherConfig, ServiceModel
 from tooling.errors import UsageError
 
@@ -40,7 +40,7 @@ def test_the_edges_are_the_best_ones(counts: dict[int, int], service: ServiceMod
     plans = plan_buckets(counts, service, max_batch_size=max_batch_size)
     for number, plan in enumerate(plans, start=1):
         every = combinations(range(len(lengths) - 1), number - 1)
-        best = max(_plan((*inner, len(lengths) - 1), lengths, share, times).throughput_rps for inner in every)
+        best = max(_plan((*inner, len(lengths) - 1), lengths, share, times, _batches).throughput_rps for inner in every)
         assert plan.throughput_rps == pytest.approx(best, rel=1e-9)
         assert len(plan.edges) == number
     assert plans[-1].free and plans[-1].edges == tuple(lengths.tolist())

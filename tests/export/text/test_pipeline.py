@@ -1,0 +1,230 @@
+"""What `--pipeline text` writes, and what it refuses to write."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from export.clients import client_texts
+from export.padding_check import check_padding
+from export.text_pipeline import TextOptions, write_text_pipeline
+from tooling.console import Console
+from tooling.errors import Refused, UsageError
+from tooling.releases import current_release
+from tooling.repository import read_config
+from tooling.runtime.location import PINS
+
+Run = Callable[..., Any]
+SILENT = Console(quiet=True)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory, bert_dir: Path) -> Path:
+    """A repository with the small random BERT exported as `tiny_model`. Read-only, see `repository`."""
+    from export.run import export_model
+
+    repository = tmp_path_factory.mktemp("tiny") / "repository"
+    export_model(bert_dir, repository, "tiny_model", console=SILENT)
+    return repository
+
+
+@pytest.fixture
+def repository(tiny: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny, tmp_path / "repository"))
+
+
+def write(repository: Path, *args: Any, force: bool = False, **options: Any) -> Any:
+    return write_text_pipeline(repository / "tiny_model", "tiny", TextOptions(*args, **options), force=force)
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+CLIENTS = [f"clients/client_{name}" for name in ("async.py", "curl.sh", "grpc.py", "http.py")]
+
+
+def test_three_models_join_by_their_names(repository: Path) -> None:
+    written = write(repository)
+    assert sorted(path.name for path in repository.iterdir()) == ["tiny", "tiny_model", "tiny_tokenizer"]
+    assert files(repository / "tiny") == ["1/.keep", "Dockerfile", *CLIENTS, "config.pbtxt"]
+    assert files(repository / "tiny_tokenizer") == [
+        "1/model.py",
+        "1/text.json",
+        "1/texts.py",
+        "1/tokenizer.json",
+        "config.pbtxt",
+    ]
+    entry = read_config(repository / "tiny")
+    assert [step.model_name for step in entry.ensemble_scheduling.step] == ["tiny_tokenizer", "tiny_model"]
+    assert [tensor.name for tensor in entry.input] == ["text"]
+    assert [tensor.name for tensor in entry.output] == ["last_hidden_state", "token_count"]
+    assert read_config(repository / "tiny_tokenizer").HasField("dynamic_batching")
+    settings = json.loads((repository / "tiny_tokenizer" / "1" / "text.json").read_text())
+    assert settings == {
+        "tensors": dict.fromkeys(["input_ids", "attention_mask", "token_type_ids"], "TYPE_INT64"),
+        "buckets": [],
+        "max_tokens": 64,
+        "invalid_utf8": "replace",
+        "vocabulary": 64,
+        "pad_token": 0,
+    }
+    assert written.padding_error <= 1e-5 and written.stale == ()
+
+
+def test_buckets_end_at_the_limit_of_the_model(repository: Path) -> None:
+    assert write(repository, "buckets", (128, 8, 32)).edges == (8, 32, 64)
+    assert write(repository, "buckets", (8,), max_tokens=16).edges == (8, 16)
+    with pytest.raises(UsageError, match=r"longer than the model takes .*got 65; expected at most 64"):
+        write(repository, max_tokens=65)
+
+
+def test_a_model_for_each_bucket_has_its_own_queue_and_fixed_shapes(repository: Path) -> None:
+    written = write(repository, "models", (16,))
+    assert [path.name for path in written.models] == ["tiny", "tiny_model_16", "tiny_model_64"]
+    for edge in (16, 64):
+        model = repository / f"tiny_model_{edge}"
+        config = read_config(model)
+        assert [list(tensor.dims) for tensor in config.input] == [[edge]] * 3
+        assert config.HasField("dynamic_batching") and [g.count for g in config.instance_group] == [1]
+        assert (model / "1" / "model.onnx").samefile(repository / "tiny_model" / "1" / "model.onnx")
+    settings = json.loads((repository / "tiny" / "1" / "text.json").read_text())
+    assert settings["models"] == ["tiny_model_16", "tiny_model_64"]
+
+
+def test_another_padding_replaces_the_pipeline_and_names_what_it_leaves(repository: Path) -> None:
+    write(repository, "models", (16,))
+    merged = write(repository, "merged")
+    assert sorted(path.name for path in merged.stale) == ["tiny_model_16", "tiny_model_64"]
+    assert (repository / "tiny" / "1" / "text.json").is_file()
+    assert read_config(repository / "tiny").instance_group[0].count == 2  # as many as the model gets on a CPU
+    buckets = write(repository, "buckets", (16,))
+    assert [path.name for path in buckets.models] == ["tiny", "tiny_tokenizer", "tiny_model"]
+    assert read_config(repository / "tiny").platform == "ensemble"
+
+
+def test_tuned_configs_and_the_models_own_config_stay(repository: Path) -> None:
+    write(repository)
+    (repository / "tiny_tokenizer" / "configs").mkdir()
+    (repository / "tiny_tokenizer" / "configs" / "cpu-2.pbtxt").write_text("max_batch_size: 8")
+    config = repository / "tiny_model" / "config.pbtxt"
+    config.write_text(config.read_text().replace("max_batch_size: 8", "max_batch_size: 4"))
+    write(repository)
+    assert "max_batch_size: 4" in config.read_text()
+    assert read_config(repository / "tiny").max_batch_size == 4
+    assert (repository / "tiny_tokenizer" / "configs" / "cpu-2.pbtxt").is_file()
+
+
+def test_other_models_and_edited_configs_are_not_replaced(repository: Path) -> None:
+    shutil.copytree(repository / "tiny_model", repository / "tiny")
+    before = files(repository)
+    with pytest.raises(UsageError, match="another model has the name"):
+        write(repository, force=True)
+    assert files(repository) == before
+    shutil.rmtree(repository / "tiny")
+    write(repository)
+    path = repository / "tiny_tokenizer" / "config.pbtxt"
+    path.write_text(path.read_text() + "# mine\n")
+    with pytest.raises(UsageError, match="not as tritune wrote it"):
+        write(repository)
+    write(repository, force=True)
+    assert "# mine" not in path.read_text()
+
+
+def deaf(file: Path) -> None:
+    """Make the graph ignore its mask: every token counts, padding too."""
+    import onnx
+    from onnx import helper
+
+    model = onnx.load(file)
+    for node in model.graph.node:
+        for place, name in enumerate(node.input):
+            if name == "attention_mask":
+                node.input[place] = "all_ones"
+    nodes = [
+        helper.make_node("Shape", ["input_ids"], ["all_shape"]),
+        helper.make_node("ConstantOfShape", ["all_shape"], ["all_ones"], value=helper.make_tensor("v", 7, [1], [1])),
+        helper.make_node("Identity", ["attention_mask"], ["unheard"]),
+    ]
+    for place, node in enumerate(nodes):
+        model.graph.node.insert(place, node)
+    file.unlink()  # it may be a link
+    onnx.save(model, file)
+
+
+def test_a_model_that_ignores_its_mask_is_refused(repository: Path) -> None:
+    deaf(repository / "tiny_model" / "1" / "model.onnx")
+    with pytest.raises(Refused, match=r"answers depend on their padding.*got a change of .* padded to 16"):
+        write(repository, "buckets", (16,))
+    assert sorted(path.name for path in repository.iterdir()) == ["tiny_model"]
+
+
+def test_a_limit_that_the_model_does_not_have_is_found_out(repository: Path) -> None:
+    """It has 80 positions, of which the tokenizer allows 64; with the wrong limit long texts would fail when served."""
+    manifest = repository / "tiny_model" / "export.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "max_tokens": 100}))
+    with pytest.raises(Refused, match="does not answer a batch of 1 × 100 tokens"):
+        write(repository)
+
+
+def test_minilm_answers_do_not_depend_on_padding(exported: Path) -> None:
+    assert 0 < check_padding(exported / "encoder_model", (16, 128), 256, 0, SILENT) <= 1e-5
+
+
+def test_a_model_with_other_inputs_or_without_batches_is_refused(repository: Path) -> None:
+    (repository / "tiny_model" / "config.pbtxt").write_text("max_batch_size: 0\n")
+    with pytest.raises(UsageError, match="the model does not batch"):
+        write(repository)
+    (repository / "tiny_model" / "tokenizer" / "config.json").write_text("{}")
+    (repository / "tiny_model" / "config.pbtxt").unlink()
+    with pytest.raises(UsageError, match="the model's sizes cannot be read"):
+        write(repository)
+
+
+def test_clients_send_whole_tokens_of_one_length(repository: Path) -> None:
+    write(repository)
+    config = read_config(repository / "tiny_model")
+    config.name = "tiny_model"
+    curl = client_texts(config, repository / "tiny_model" / "tokenizer")["client_curl.sh"]
+    body = json.loads(curl.partition(" -d '")[2].rpartition("'")[0])
+    assert [tensor["name"] for tensor in body["inputs"]] == ["input_ids", "attention_mask", "token_type_ids"]
+    assert {tuple(tensor["shape"]) for tensor in body["inputs"]} == {(2, len(body["inputs"][0]["data"][0]))}
+    assert body["inputs"][1]["data"] == [[1] * body["inputs"][0]["shape"][1]] * 2
+
+
+def test_the_image_has_the_packages_of_the_runtime() -> None:
+    text = (Path(__file__).parents[3] / "export" / "triton" / "Dockerfile").read_text()
+    assert (
+        f"ARG TRITON_RELEASE={current_release().tag}\nFROM nvcr.io/nvidia/tritonserver:${{TRITON_RELEASE}}-py3" in text
+    )
+    for package in ("tokenizers", "numpy"):
+        assert f'"{package}=={PINS[package]}"' in text
+
+
+def test_compose_builds_that_image_for_both_services() -> None:
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [
+            str(Path(sys.executable).parent / "docker-compose"),
+            *("-f", "docker-compose.yml", "-f", "docker-compose.text.yml", "--profile", "cpu"),
+            *("config", "--format", "json"),
+        ],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    services = json.loads(done.stdout)["services"]
+    for name in ("triton", "triton-cpu"):
+        assert services[name]["build"]["context"] == str(root / "export" / "triton")
+        assert services[name]["build"]["args"] == {"TRITON_RELEASE": current_release().tag}
+        assert services[name]["image"] == f"tritune/triton-text:{current_release().tag}"
+        assert services[name]["ports"] and services[name]["command"]
