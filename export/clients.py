@@ -28,9 +28,14 @@ _FILES: Final = {
 
 
 def write_clients(model_dir: Path, config: ModelConfig) -> None:
-    """Write `clients/` into a model directory. Raises UsageError when that, or its tokenizer, cannot be used."""
+    """Write `clients/` into a model directory, what is there already excepted.
+
+    Raises UsageError when the directory or its tokenizer cannot be used.
+    """
     for file, text in client_texts(config, model_dir / "tokenizer").items():
-        write_atomic(model_dir / FOLDER / file, text)
+        path = model_dir / FOLDER / file
+        if not path.is_file() or path.read_bytes() != text.encode():
+            write_atomic(path, text)
 
 
 def client_texts(config: ModelConfig, tokenizer_dir: Path) -> dict[str, str]:

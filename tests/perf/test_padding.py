@@ -15,7 +15,7 @@ from perf.sim import Arrivals, BatcherConfig, Machine, ServiceModel, simulate
 from perf.sim.lanes import simulate_lanes
 from tooling.errors import UsageError
 
-# On a CPU the time grows with every row and token, and two busy instances share the cores. On a GPU most of it is fixed.
+# On a CPU the time grows with every row and token, and two busy instances share the cores; on a GPU most is fixed.
 CPU = ServiceModel.measured({(r, n): 0.5 + 0.1 * n * r for r in (1, 8) for n in (4, 256)}, slowdown=(1.0, 1.9))
 GPU = ServiceModel.measured({(r, n): 2 + 0.004 * n + 0.0005 * n * r for r in (1, 32) for n in (4, 256)})
 IDEAL = Machine()

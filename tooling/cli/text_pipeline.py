@@ -154,14 +154,18 @@ def _decide(model_dir: Path, ask: TextAsk) -> tuple[str, tuple[int, ...], Choice
 
 def _config(model_dir: Path) -> ModelConfig:
     """The config in force here, else the one that the pipeline is about to write."""
+    from tooling.repository import config_path, cpu_name, read_config
+
+    return read_config(model_dir, cpu_name()) if config_path(model_dir).is_file() else _new_config(model_dir)
+
+
+def _new_config(model_dir: Path) -> ModelConfig:
     from export.text_pipeline import MAX_BATCH_SIZE
     from tooling.config.build import build_config
     from tooling.config.knobs import Knobs
-    from tooling.repository import MODEL_FILE, config_path, cpu_name, read_config
+    from tooling.repository import MODEL_FILE
     from tooling.signature.onnx_file import read_onnx
 
-    if config_path(model_dir).is_file():
-        return read_config(model_dir, cpu_name())
     return build_config(read_onnx(model_dir / "1" / MODEL_FILE), model_dir.name, Knobs(MAX_BATCH_SIZE))
 
 
@@ -223,7 +227,7 @@ def read_texts(path: Path) -> tuple[str, ...]:
 
 
 def write_clients_of(model_dir: Path) -> None:
-    """The clients of a model that was exported by itself, for the config that it has or would get."""
+    """The clients of a model that was exported by itself, for its tensors: a config may not fit them yet."""
     from export.clients import write_clients
 
-    write_clients(model_dir, _config(model_dir))
+    write_clients(model_dir, _new_config(model_dir))

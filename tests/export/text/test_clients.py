@@ -8,11 +8,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from perf.analyzer import find_perf_analyzer
+from perf.input_data import write_input_data
+from perf.workload import Workload
 from tooling.server import EmbeddedServer
+from tooling.signature.spec import ModelSignature, TensorSpec
 
 pytestmark = pytest.mark.live
 TEXTS = [b"How do I reset my password?", b"She moved to the coast."]
@@ -53,3 +58,19 @@ def test_a_client_gets_the_answers(
     if model == "bucketed":
         assert shown.rstrip().endswith("token_count [[9]  [8]]")
         assert first == pytest.approx(float(alone(TEXTS)[0, 0]), abs=1e-5)
+
+
+@pytest.mark.long
+def test_perf_analyzer_sends_texts_as_one_element_each(
+    server: EmbeddedServer, load: Callable[[str], str], runtime: Any, tmp_path: Path
+) -> None:
+    """Whatever their length: a shape of the number of characters would be refused."""
+    signature = ModelSignature(tmp_path, "ensemble", (TensorSpec("text", "TYPE_STRING", (-1, 1)),), ())
+    workload = Workload(concurrency=2)
+    requests = write_input_data(tmp_path / "requests.json", signature, workload, None).path
+    (step, *_) = json.loads(requests.read_text())["data"]
+    assert step["text"]["shape"] == [1] and len(step["text"]["content"][0]) > 1
+    seen = find_perf_analyzer(runtime).measure(
+        load("bucketed"), server.grpc_url, workload, requests, raw_dir=tmp_path / "raw", window_ms=1_000
+    )
+    assert seen.status in ("ok", "unstable") and seen.throughput_rps and seen.throughput_rps > 1

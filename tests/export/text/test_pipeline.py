@@ -199,6 +199,26 @@ def test_clients_send_whole_tokens_of_one_length(repository: Path) -> None:
     assert body["inputs"][1]["data"] == [[1] * body["inputs"][0]["shape"][1]] * 2
 
 
+@pytest.mark.parametrize("padding", ["none", "buckets", "models", "merged"])
+def test_check_finds_nothing_to_mend(repository: Path, run_cli: Run, padding: str) -> None:
+    write(repository, padding, (16, 32))
+    done = run_cli("check", repository, "--json")
+    assert done.code == 0
+    assert {finding["severity"] for finding in done.json["data"]["findings"]} <= {"info"}
+
+
+def test_strings_are_sent_one_in_a_row(repository: Path, run_cli: Run, tmp_path: Path) -> None:
+    """A list of two texts as shape [2] is refused, offline too; the client says how, and keeps trailing NUL bytes."""
+    write(repository)
+    request = tmp_path / "request.json"
+    request.write_text(json.dumps({"inputs": [{"name": "text", "datatype": "BYTES", "shape": [2]}]}))
+    done = run_cli("check", repository / "tiny", "--request", request)
+    assert done.code == 1 and "[2, 1]" in done.out
+    sample = run_cli("gen-config", repository / "tiny", "--client-sample").out
+    for client in (sample, (repository / "tiny" / "clients" / "client_http.py").read_text()):
+        assert "[text" in client and "for text in TEXTS" in client and "dtype=np.object_" in client
+
+
 def test_the_image_has_the_packages_of_the_runtime() -> None:
     text = (Path(__file__).parents[3] / "export" / "triton" / "Dockerfile").read_text()
     assert (
