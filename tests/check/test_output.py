@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 BROKEN = "max_batch_size: 8\ndynamic_batching { preferred_batch_size: [ 4, 16 ] }"
+MODEL = "x: FP32 [batch, 8] -> y: FP32 [batch, 8]"
 WARNED = "max_batch_size: 8\nversion_policy { }"
 
 
@@ -98,6 +101,23 @@ def test_wrong_usage(arguments: list[str], code: int, words: str, run_cli: Calla
     result = run_cli("check", *([broken] if "--release" in arguments else []), *arguments)
     assert (result.code, result.out) == (code, "")
     assert words in result.err
+
+
+def test_the_hook_judges_the_configs_that_are_committed(
+    example: Callable[[str], Any], run_cli: Callable[..., Any]
+) -> None:
+    """Its command gets all changed files whose names match at once."""
+    (hook,) = yaml.safe_load((Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    made = example(BROKEN + "\n--- configs/gpu.pbtxt\nmax_batch_size: -1\n--- ../good/1/model.onnx\n" + MODEL)
+    (made.path / "good" / "config.pbtxt").write_text("max_batch_size: 8", encoding="utf-8")
+    names = sorted(str(path) for path in made.path.rglob("*") if re.search(hook["files"], str(path)))
+    assert [Path(name).name for name in names] == ["config.pbtxt", "gpu.pbtxt", "config.pbtxt"]
+    program, *command = hook["entry"].split()
+    assert program == "tritune"
+    result = run_cli(*command, *names, "--json")
+    assert result.code == 1
+    found = [f["rule"] for f in result.json["data"]["findings"] if f["severity"] == "error"]
+    assert found == ["preferred-size-above-max", "max-batch-size-negative"]
 
 
 def test_a_model_is_chosen_by_name(example: Callable[[str], Any], run_cli: Callable[..., Any]) -> None:
