@@ -45,7 +45,9 @@ def attach(app: typer.Typer) -> None:
         context: typer.Context,
         paths: list[Path] = typer.Argument(None, help="Model repositories; or config.pbtxt or ONNX files of them."),
         model: list[str] = typer.Option([], metavar="NAME", help="Only this model of the repository."),
-        release: str | None = typer.Option(None, help="The Triton release that will serve. Default: the tested one."),
+        release: str | None = typer.Option(
+            None, "--release", "--to-release", help="The Triton release that will serve. Default: the tested one."
+        ),
         from_release: str | None = typer.Option(None, help="Show only what is new compared with this release."),
         strict: bool = typer.Option(False, "--strict", help="Judge for --disable-auto-complete-config."),
         gpus: int | None = typer.Option(None, min=0, help="GPUs the server sees. Default: not known."),
