@@ -62,7 +62,7 @@ def _fits_the_embedded_server(rule: Rule) -> bool:
     options = rule.example.partition("--- options\n")[2]
     return (
         rule.severity is Severity.ERROR
-        and rule.stage is not Stage.REQUEST
+        and rule.stage not in (Stage.REQUEST, Stage.SERVING)
         and rule.evidence is Evidence.RUN
         and rule.id not in FATAL
         and NATIVE not in rule.source

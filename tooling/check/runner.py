@@ -100,6 +100,7 @@ def check_request(file: Path, path: Path, target: Target, names: Collection[str]
         judged = list(requests.judge(model, sent, place))
         first = next((finding for finding in judged if finding.severity is Severity.ERROR), None)
         found += [replace(finding, first=finding is first) for finding in judged]
+    found += requests.sequences(model, listed, place)
     return Report(target, repository.judged, tuple(found))
 
 

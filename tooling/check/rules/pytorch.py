@@ -287,7 +287,16 @@ def _file(model: Model, path: Path) -> Iterator[Finding]:
                 "Tensor) or input(s) of type Tensor are supported.",
                 hint="wrap the model so that `forward` takes tensors only",
             )
-    if not any(kind == BY_KEY for _, kind in arguments):
+    by_key = sum(kind == BY_KEY for _, kind in arguments)
+    if by_key > 1:
+        yield model.find(
+            ARGUMENT,
+            f"forward takes {by_key} dictionaries",
+            place=place,
+            says="Multiple inputs of kind DictType were detected. Only a single input of type Dict(str, Tensor) is "
+            "supported.",
+        )
+    if not by_key:
         yield from _inputs(model, [name for name, _ in arguments])
     yield from _outputs(model, place, results)
 

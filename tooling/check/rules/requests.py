@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
-from tooling.check.finding import Evidence, Finding, Place
+from tooling.check.finding import Evidence, Finding, Place, Stage
 from tooling.check.model import Model
 from tooling.check.request import Request, Tensor
-from tooling.check.rules.kinds import note, request
+from tooling.check.rules.kinds import advice, note, request
 from tooling.check.rules.warmup import fits
 from tooling.check.sizes import element_bytes, protocol_name
 from tooling.errors import suggest
@@ -129,6 +129,14 @@ SEQUENCE_ID = request(
     _SEQUENCE + '{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8]}]}',
     "SequenceBatchScheduler (core)",
 )
+SEQUENCE_START = advice(
+    "request-sequence-not-started",
+    "The first request of a sequence in the file does not start it.",
+    "Unless the server knows the sequence already, it answers `must specify the START flag on the first request`.",
+    _SEQUENCE + '{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8]}], "parameters": {"sequence_id": 7}}',
+    "SequenceBatchScheduler (core)",
+    stage=Stage.REQUEST,
+)
 SWAPPED = note(
     "request-inputs-swapped",
     "An id outside of a table of two rows: inputs were swapped.",
@@ -142,7 +150,7 @@ SWAPPED = note(
 )
 RULES = (
     *(OUTPUT_UNKNOWN, COUNT, INPUT_UNKNOWN, NO_SHAPE, BATCHES, BATCH, TYPE, SHAPE, SIZE, BOUNDS, SEQUENCE_BATCH),
-    *(SEQUENCE_ID, SWAPPED),
+    *(SEQUENCE_ID, SEQUENCE_START, SWAPPED),
 )
 
 
@@ -317,6 +325,28 @@ def _sequence(model: Model, sent: Request, place: Place) -> Iterator[Finding]:
             says=f"inference request to model '{name}' must specify a non-zero or non-empty correlation ID",
             hint='"parameters": {"sequence_id": 1, "sequence_start": true}',
         )
+
+
+def sequences(model: Model, listed: Sequence[Request], place: Place) -> Iterator[Finding]:
+    """Sequences that no request of a file starts."""
+    batching = model.completed.sequence_batching
+    if not model.completed.HasField("sequence_batching") or batching.iterative_sequence:
+        return
+    firsts: dict[str, Request] = {}
+    for sent in listed:
+        number = sent.parameters.get("sequence_id")
+        if number:
+            firsts.setdefault(str(number), sent)
+    for number, sent in firsts.items():
+        if not sent.parameters.get("sequence_start"):
+            yield model.find(
+                SEQUENCE_START,
+                f"{sent.label}: sequence {number} begins without sequence_start",
+                place=place,
+                says=f"inference request for sequence {number} to model '{model.config.name}' must specify the START "
+                "flag on the first request of the sequence",
+                hint='"sequence_start": true',
+            )
 
 
 def _values(model: Model, sent: Request, place: Place) -> Iterator[Finding]:

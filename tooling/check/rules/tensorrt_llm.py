@@ -162,7 +162,7 @@ STREAMING = note(
 )
 API_FILE = load(
     "llm-api-settings-broken",
-    "model.yaml is no YAML mapping that names a model.",
+    "model.yaml is missing, or no YAML mapping that names a model.",
     "It holds the arguments of TensorRT-LLM's LLM(), and a triton_config.",
     _llm_api("", "model: [ org/llm"),
     _LLM_API,
@@ -197,8 +197,16 @@ def tensorrt_llm(model: Model) -> Iterator[Finding]:
     elif model.config.backend == "python":
         for version in model.served:
             folder = model.version_dir(version)
-            if is_file(folder / "model.yaml") and _is_llm_api(folder / model.config.default_model_filename):
+            code = _code(folder / model.config.default_model_filename) + _code(folder / "helpers.py")
+            if b"tensorrt_llm" in code and is_file(folder / "model.yaml"):
                 yield from _api(model, folder / "model.yaml")
+            elif b"tensorrt_llm" in code and b"model.yaml" in code:
+                yield model.find(
+                    API_FILE,
+                    f"{model.name}/{version.number}/model.yaml not found",
+                    place=Place(model.shown_path(folder)),
+                    says=f"'model.yaml' containing TRT-LLM engine args not found in '{folder}'",
+                )
 
 
 def _batcher(model: Model) -> Iterator[Finding]:
@@ -240,11 +248,11 @@ def _batcher(model: Model) -> Iterator[Finding]:
         yield model.find(STREAMING, "not decoupled: streaming requests fail", "model_transaction_policy")
 
 
-def _is_llm_api(code: Path) -> bool:
+def _code(path: Path) -> bytes:
     try:
-        return b"tensorrt_llm" in (read_limited(code, _LARGEST) or b"")
+        return read_limited(path, _LARGEST) or b""
     except OSError:
-        return False
+        return b""
 
 
 def _api(model: Model, path: Path) -> Iterator[Finding]:
