@@ -1,11 +1,13 @@
 """What the simulator predicts for MiniLM from a measured curve, against perf_analyzer on the embedded server.
 
-    python benchmarks/sim_live.py measure REPOSITORY DIR [--seconds 5] [--runs 2] [--for 230]
+    python benchmarks/sim_live.py measure REPOSITORY DIR [--seconds 5] [--runs 2] [--calm 0.1] [--for 230]
     python benchmarks/sim_live.py table DIR
 
 `measure` takes the curve of each setting of instances and threads, then runs every config under every load, and keeps
 all of it in DIR. It ends after `--for` seconds and goes on when called again, with a new curve, so it can be run in the
-quiet hours of a machine. REPOSITORY holds the exported model `minilm`, such as the one that `make quickstart` makes.
+quiet hours of a machine. A run begins when other programs used no more than `--calm` cores for a second (after half a
+minute at the latest); if they used more meanwhile it is made again, twice at most, and the calmest is kept. REPOSITORY
+holds the exported model `minilm`, such as the one that `make quickstart` makes.
 
 `table` predicts each point and counts how many are within 10 % on throughput and 20 % on p99. Curve and runs are
 minutes apart, in which a virtual machine may change its speed by a third: a short reference run before and after each
@@ -21,10 +23,14 @@ import os
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from perf.analyzer import PerfAnalyzer, find_perf_analyzer
 from perf.client import closed_loop, encode
@@ -32,8 +38,8 @@ from perf.curve import ServiceCurve, Setting, read_curve, write_curve
 from perf.grid import Grid
 from perf.input_data import batch_tensors, write_input_data
 from perf.measurement import Measurement
+from perf.process import ForeignLoad
 from perf.profile import ProfileRequest, compute_by_rows, profile
-from perf.sim import Prediction
 from perf.whatif import Question, what_if
 from perf.workload import Workload
 from tooling.config.knobs import Knobs, apply, describe, from_dict, read, to_dict
@@ -64,8 +70,16 @@ LOADS = (
     Workload(request_rate=50, lengths=LENGTHS[0]),
 )
 POINTS = "points.jsonl"
-CALM_CORES = 0.1
-"""A run during which other programs used more is made again, twice at most; the calmest is kept."""
+SEEDS = 8
+
+
+def wait_for_calm(server_pid: int | None, calm_cores: float) -> None:
+    """Until other programs used no more for a second, or half a minute has passed."""
+    for _ in range(30):
+        foreign = ForeignLoad(server_pid)
+        time.sleep(1)
+        if (foreign.cores(0.0) or 0.0) <= calm_cores:
+            return
 
 
 def curve_of(setting: Setting, model_dir: Path) -> ServiceCurve:
@@ -81,46 +95,47 @@ def curve_of(setting: Setting, model_dir: Path) -> ServiceCurve:
 
 @dataclass(frozen=True)
 class Bench:
-    """A loaded server and what runs on it."""
+    """A loaded server and what runs on it; `rows` are those of its largest batch."""
 
     server: EmbeddedServer
     analyzer: PerfAnalyzer
     model_dir: Path
     scratch: Path
-    seconds: float
+    options: argparse.Namespace
+    rows: int
 
     def point(self, load: Workload) -> dict[str, Any]:
         """One run of perf_analyzer between two reference runs; the calmest of up to three."""
         self._analyze(load, 300)
         found: list[dict[str, Any]] = []
-        while len(found) < 3 and not (found and found[-1]["measurement"]["foreign_cores"] <= CALM_CORES):
-            before = found[-1]["reference_ms"][1] if found else self._reference_ms()
+        for _ in range(3):
+            wait_for_calm(self.server.pid, self.options.calm)
+            before = self._reference_ms()
             counted = compute_by_rows(self.server, "minilm")
-            seen = self._analyze(load, round(self.seconds * 1_000 / 3.6))  # three windows of 1.2 × this
+            seen = self._analyze(load, round(self.options.seconds * 1_000 / 3.6))  # three windows of 1.2 × this
             executions = since(counted, compute_by_rows(self.server, "minilm"))
             references = (before, self._reference_ms())
-            found.append({"measurement": seen.to_dict(), "reference_ms": references, "executions": executions})
+            if seen.foreign_cores is not None:
+                found.append({"measurement": seen.to_dict(), "reference_ms": references, "executions": executions})
+                if seen.foreign_cores <= self.options.calm:
+                    break
         return min(found, key=lambda run: float(run["measurement"]["foreign_cores"]))
 
     def _analyze(self, load: Workload, window_ms: int) -> Measurement:
         signature = read_onnx(self.model_dir / "1" / "model.onnx")
         data = write_input_data(self.scratch / "requests.json", signature, load, self.model_dir / "tokenizer")
         where: dict[str, Any] = {"raw_dir": self.scratch / "raw", "server_pid": self.server.pid}
-        seen = self.analyzer.measure("minilm", self.server.grpc_url, load, data.path, window_ms=window_ms, **where)
-        if seen.foreign_cores is None:
-            raise SystemExit(f"{load}: {seen.status}: {seen.message}")
-        return seen
+        return self.analyzer.measure("minilm", self.server.grpc_url, load, data.path, window_ms=window_ms, **where)
 
     def _reference_ms(self) -> float:
-        """Mean time of an execution of one row, with one request in flight for 0.4 s."""
-        signature = read_onnx(self.model_dir / "1" / "model.onnx")
-        tensors = batch_tensors(signature, 1, REFERENCE, self.model_dir / "tokenizer", batching=True)
+        """Mean time of an execution of a full batch that the client made, with one in flight: it waits for no delay."""
+        signature, rows = read_onnx(self.model_dir / "1" / "model.onnx"), self.rows
+        tensors = batch_tensors(signature, rows, REFERENCE, self.model_dir / "tokenizer", batching=True)
         request = encode("minilm", tensors, {spec.name: spec.data_type for spec in signature.inputs})
         counted = compute_by_rows(self.server, "minilm")
         closed_loop(self.server.http_url, [request], clients=1, seconds=0.4)
         time.sleep(0.02)  # Triton counts an execution after its answers
-        ((_, ms),) = since(counted, compute_by_rows(self.server, "minilm")).values()
-        return ms
+        return since(counted, compute_by_rows(self.server, "minilm"))[rows][1]
 
 
 def since(before: dict[int, tuple[int, int]], after: dict[int, tuple[int, int]]) -> dict[int, tuple[int, float]]:
@@ -133,40 +148,36 @@ def since(before: dict[int, tuple[int, int]], after: dict[int, tuple[int, int]])
     return found
 
 
-def measure(repository: Path, directory: Path, seconds: float, runs: int, until: float) -> None:
-    """Run what DIR lacks, a setting after the other, until the time is up."""
-    model_dir = repository.absolute() / "minilm"
+def measure(options: argparse.Namespace) -> None:
+    """Run what DIR lacks, every point once before any is run again, until the time is up."""
+    until = time.monotonic() + options.limit
+    model_dir, directory = options.repository.absolute() / "minilm", options.directory
     directory.mkdir(parents=True, exist_ok=True)
-    known = [key(point) for point in points(directory)]
-    missing = [(k, w) for _ in range(runs) for k in CONFIGS for w in LOADS]
-    for one in known:
-        missing.remove(one)
-    for setting in dict.fromkeys(setting_of(knobs) for knobs in CONFIGS):
-        of_setting = sorted(((k, w) for k, w in missing if setting_of(k) == setting), key=lambda p: CONFIGS.index(p[0]))
-        if not of_setting or time.monotonic() > until:
+    (directory / "repository.json").write_text(json.dumps(str(options.repository.absolute())))
+    done = Counter(map(key, points(directory)))
+    for number, setting in product(range(options.runs), dict.fromkeys(map(setting_of, CONFIGS))):
+        missing = [(k, w) for k in CONFIGS for w in LOADS if setting_of(k) == setting and done[k, w] <= number]
+        if not missing or time.monotonic() > until:
             continue
         curve = curve_of(setting, model_dir)
         name = f"curve-{len(list(directory.glob('curve-*.json')))}.json"
         write_curve(curve, directory / name)
-        with tempfile.TemporaryDirectory() as scratch, EmbeddedServer(model_dir.parent, find_runtime()) as server:
-            bench = Bench(server, find_perf_analyzer(find_runtime()), model_dir, Path(scratch), seconds)
-            run_points(bench, of_setting, directory, name, until)
+        run_points(missing, options, name, until)
 
 
-def run_points(
-    bench: Bench, wanted: Iterable[tuple[Knobs, Workload]], directory: Path, curve: str, until: float
-) -> None:
-    base, loaded = read_config(bench.model_dir), None
-    for knobs, load in wanted:
-        if time.monotonic() > until:
-            return
-        if knobs != loaded:
-            config = apply(replace(knobs, instance_kind=read(base).instance_kind), base)
-            bench.server.load("minilm", config)
-            loaded = knobs
-        point = {"knobs": to_dict(knobs), "load": load.model_dump(), "curve": curve, **bench.point(load)}
-        with (directory / POINTS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(point) + "\n")
+def run_points(wanted: list[tuple[Knobs, Workload]], options: argparse.Namespace, curve: str, until: float) -> None:
+    model_dir, analyzer = options.repository.absolute() / "minilm", find_perf_analyzer(find_runtime())
+    base = read_config(model_dir)
+    with tempfile.TemporaryDirectory() as scratch, EmbeddedServer(model_dir.parent, find_runtime()) as server:
+        for knobs, group in groupby(wanted, lambda pair: pair[0]):
+            server.load("minilm", apply(replace(knobs, instance_kind=read(base).instance_kind), base))
+            bench = Bench(server, analyzer, model_dir, Path(scratch), options, knobs.max_batch_size)
+            for _, load in group:
+                if time.monotonic() > until:
+                    return
+                point = {"knobs": to_dict(knobs), "load": load.model_dump(), "curve": curve, **bench.point(load)}
+                with (options.directory / POINTS).open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(point) + "\n")
 
 
 def points(directory: Path) -> Iterator[dict[str, Any]]:
@@ -202,13 +213,18 @@ def at_speed(curve: ServiceCurve, factor: float) -> ServiceCurve:
     return curve.model_copy(update={"runs": tuple(runs)})
 
 
-def predict(point: dict[str, Any], curve: ServiceCurve, config: Any) -> tuple[Prediction, float]:
-    """What the simulator says at the speed of the machine beside the run, and that speed over the curve's."""
+def predict(point: dict[str, Any], curve: ServiceCurve, config: Any) -> tuple[float, float, float]:
+    """Requests/s and p99 in us that the simulator says at the speed of the machine beside the run, and that speed over
+    the curve's. The mean of some seeds: which client starts first is chance, and may decide who shares a batch."""
     knobs, load = key(point)
-    speed = statistics.fmean(point["reference_ms"]) / curve.of(setting_of(knobs)).points[1, REFERENCE]
+    times = {rows: ms for (rows, length), ms in curve.of(setting_of(knobs)).points.items() if length == REFERENCE}
+    speed = statistics.fmean(point["reference_ms"]) / np.interp(knobs.max_batch_size, list(times), list(times.values()))
     config = apply(replace(knobs, instance_kind=read(config).instance_kind), config)
-    (answer,) = what_if(Question(config, at_speed(curve, speed), load), (read(config),))
-    return answer.prediction, speed
+    count = max(500, point["measurement"]["requests"])  # as long as the run: clients may fall into step only later
+    question = Question(config, at_speed(curve, speed), load, requests=count)
+    guesses = [what_if(question, (read(config),), seed=seed)[0].prediction for seed in range(SEEDS)]
+    p99_us = statistics.fmean(guess.p99_us or 0.0 for guess in guesses)
+    return statistics.fmean(guess.throughput_rps for guess in guesses), p99_us, speed
 
 
 def table(directory: Path) -> None:
@@ -232,17 +248,19 @@ def table(directory: Path) -> None:
 
 
 def row(
-    knobs: Knobs, load: Workload, runs: list[dict[str, Any]], guesses: list[tuple[Prediction, float]]
+    knobs: Knobs, load: Workload, runs: list[dict[str, Any]], guesses: list[tuple[float, float, float]]
 ) -> tuple[str, bool, bool]:
     seen = [Measurement.from_dict(run["measurement"]) for run in runs]
+    rates, p99s, speeds = zip(*guesses, strict=True)
     cells = [describe(knobs), f"{load}, length {', '.join(map(str, load.lengths))}"]
     offs = []
-    for name, scale in (("throughput_rps", 1.0), ("p99_us", 1e-3)):
-        real = [getattr(m, name) * scale for m in seen]
-        predicted = statistics.fmean(getattr(p, name) * scale for p, _ in guesses)
+    for real, predicted in (
+        ([m.throughput_rps or 0 for m in seen], statistics.fmean(rates)),
+        ([(m.p99_us or 0) / 1e3 for m in seen], statistics.fmean(p99s) / 1e3),
+    ):
         offs.append(predicted / statistics.fmean(real) - 1)
         cells += [" ".join(f"{value:.1f}" for value in real), f"{predicted:.1f}", f"{offs[-1]:+.0%}"]
-    cells.append(" ".join(f"{speed:.2f}" for _, speed in guesses))
+    cells.append(" ".join(f"{speed:.2f}" for speed in speeds))
     cells.append(" ".join(str(m.foreign_cores) if m.ok else m.status for m in seen))
     return f"| {' | '.join(cells)} |", abs(offs[0]) <= 0.10, abs(offs[1]) <= 0.20
 
@@ -255,17 +273,15 @@ def main() -> None:
     measuring.add_argument("directory", type=Path)
     measuring.add_argument("--seconds", type=float, default=5, help="of a run")
     measuring.add_argument("--runs", type=int, default=2, help="of each point")
+    measuring.add_argument("--calm", type=float, default=0.1, help="cores that other programs may use during a run")
     measuring.add_argument("--for", type=float, default=230, dest="limit", help="seconds, then begin no further run")
     commands.add_parser("table").add_argument("directory", type=Path)
     options = parser.parse_args()
     if options.command == "table":
         table(options.directory)
         return
-    options.directory.mkdir(parents=True, exist_ok=True)
-    (options.directory / "repository.json").write_text(json.dumps(str(options.repository.absolute())))
     print(f"load average {os.getloadavg()[0]:.1f} before")
-    until = time.monotonic() + options.limit
-    measure(options.repository, options.directory, options.seconds, options.runs, until)
+    measure(options)
 
 
 if __name__ == "__main__":

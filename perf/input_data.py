@@ -6,7 +6,7 @@ import base64
 import json
 import random
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -20,7 +20,6 @@ from tooling.signature.roles import role
 from tooling.signature.spec import ModelSignature, TensorSpec
 from tooling.signature.vocabulary import Vocabulary, read_vocabulary, sized_vocabulary
 
-_FEWEST_STEPS = 31
 _HALVES = ("TYPE_FP16", "TYPE_BF16")
 _PYTHON_TYPE: dict[str, Callable[[Any], Any]] = {
     "TYPE_BOOL": bool,
@@ -51,9 +50,8 @@ def write_input_data(
 
     Free axes take the workload's lengths in order, token ids come from the tokenizer in `tokenizer_dir` (or from the
     inside of a vocabulary of `vocab_size`), masks are ones, type ids zeros. `batching` says whether the configuration
-    has a `max_batch_size` above 0, so that shapes leave the first axis out. Their number is a prime above the number
-    of clients: perf_analyzer deals the requests out to its workers in turn, and a common divisor would give each
-    worker only a part of them. Raises UsageError without a tokenizer that is needed, or without lengths.
+    has a `max_batch_size` above 0, so that shapes leave the first axis out. Their number is the workload's `steps`.
+    Raises UsageError without a tokenizer that is needed, or without lengths.
     """
     shapes = {spec.name: _shape(spec, batching) for spec in signature.required_inputs}
     free = any(-1 in shape for shape in shapes.values())
@@ -68,18 +66,16 @@ def write_input_data(
     if any(role(spec) == "ids" for spec in signature.required_inputs):
         vocabulary = sized_vocabulary(vocab_size) if vocab_size else read_vocabulary(tokenizer_dir, signature.path)
     rng = random.Random(workload.seed)
-    clients = workload.concurrency or 1
-    steps = next(_primes(max(len(workload.lengths), clients + 1, _FEWEST_STEPS)))
-    lengths = tuple(workload.lengths[i % len(workload.lengths)] for i in range(steps)) if free else ()
+    lengths = workload.cycle if free else ()
     data = [
         {
             spec.name: _tensor(spec, tuple(length if d == -1 else d for d in shapes[spec.name]), vocabulary, rng)
             for spec in signature.required_inputs
         }
-        for length in (lengths or (0,) * steps)
+        for length in (lengths or (0,) * workload.steps)
     ]
     write_atomic(path, json.dumps({"data": data}, separators=(",", ":")) + "\n")
-    return InputData(path, steps, lengths)
+    return InputData(path, len(data), lengths)
 
 
 def batch_tensors(
@@ -108,14 +104,6 @@ def _vocabulary(signature: ModelSignature, tokenizer_dir: Path | None, vocab_siz
     if not any(role(spec) == "ids" for spec in signature.required_inputs):
         return None
     return sized_vocabulary(vocab_size) if vocab_size else read_vocabulary(tokenizer_dir, signature.path)
-
-
-def _primes(start: int) -> Iterator[int]:
-    number = max(start, 2)
-    while True:
-        if all(number % divisor for divisor in range(2, int(number**0.5) + 1)):
-            yield number
-        number += 1
 
 
 def _shape(spec: TensorSpec, batching: bool) -> tuple[int, ...]:

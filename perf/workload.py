@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+_FEWEST_STEPS = 31
 
 
 class Workload(BaseModel):
@@ -42,7 +45,29 @@ class Workload(BaseModel):
         assert level is not None
         return level
 
+    @property
+    def steps(self) -> int:
+        """How many different requests are sent, again from the start at the end.
+
+        perf_analyzer deals them out: client c of n sends the requests c, c + n, c + 2n … With a common divisor each
+        client would send only a part of them, so their number is a prime above n.
+        """
+        return next(_primes(max(len(self.lengths), (self.concurrency or 1) + 1, _FEWEST_STEPS)))
+
+    @property
+    def cycle(self) -> tuple[int, ...]:
+        """The length of each of these requests; empty without lengths."""
+        return tuple(self.lengths[i % len(self.lengths)] for i in range(self.steps)) if self.lengths else ()
+
     def __str__(self) -> str:
         if self.concurrency is not None:
             return f"{self.concurrency} client{'s' * (self.concurrency != 1)}"
         return f"{self.request_rate:g} requests/s ({self.distribution})"
+
+
+def _primes(start: int) -> Iterator[int]:
+    number = max(start, 2)
+    while True:
+        if all(number % divisor for divisor in range(2, int(number**0.5) + 1)):
+            yield number
+        number += 1

@@ -15,6 +15,11 @@ def answer(m: Memory, r: int, now: int, status: int) -> None:
     if following < m[at.ISSUED_END]:
         m[following + at.SENT] = now + m[at.THINK]
         m[at.ISSUED] = following + m[at.REQUEST_SIZE]
+        if m[at.DEALT] > 0:
+            first = m[at.SHAPES]
+            step = first + (m[r + at.STEP] - first + m[at.DEALT]) % (m[at.SHAPES_END] - first)
+            m[following + at.STEP] = step
+            m[following + at.SHAPE] = m[step]
 
 
 def append(m: Memory, s: int, line: int, r: int) -> None:

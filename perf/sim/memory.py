@@ -20,7 +20,8 @@ ONE = 1 << ONE_BITS  # the number one in spread and slow-down factors
 MISS_SCALE = 1 << 31  # the chance one of MISS
 
 # The run itself stands at address 0.
-FIRST_STAGE, STAGES, REQUEST_SIZE, ARRIVED, ISSUED, ISSUED_END, UNANSWERED, EXECUTED, THINK, RANDOM, RUN = range(11)
+FIRST_STAGE, STAGES, REQUEST_SIZE, ARRIVED, ISSUED, ISSUED_END, UNANSWERED, EXECUTED, THINK, RANDOM = range(10)
+DEALT, SHAPES, SHAPES_END, RUN = range(10, 14)  # DEALT: clients that each walk through SHAPES, or 0
 
 # A stage is one model: its settings, where its tables and records stand, and the variables of its batcher.
 MAX_BATCH, MAX_PREFERRED, DELAY, INSTANCES, EQUAL, EVERY_WAKES, PREFETCH, PRIORITIES, DEFAULT_LEVEL = range(9)
@@ -41,7 +42,7 @@ ROWS, COUNT, REFERENCE, LONGEST, OLDEST, UNEQUAL, PAYLOAD = range(2, 9)
 MEMBER, END, WORK, RATED, EXECUTION, WORKER = range(6)
 
 # A request: what every run uses fills one cache line. RAN_FIELD of a stage tells where its execution is noted.
-SENT, DONE, STATUS, WAITED, SIZE, SHAPE, SINCE, LINK, DEADLINE, PRIORITY, ALLOWED, ORDER, HELD, RAN = range(14)
+SENT, DONE, STATUS, WAITED, SIZE, SHAPE, SINCE, LINK, DEADLINE, PRIORITY, ALLOWED, ORDER, HELD, STEP, RAN = range(15)
 ANSWERED, TIMED_OUT, REFUSED = 1, 2, 3  # STATUS
 
 # What was executed, in order.

@@ -93,12 +93,19 @@ def lay_out(stages: Sequence[Stage], arrivals: Arrivals, machine: Machine, seed:
                 record[end] = address
             parts.append(table)
         record[at.DRAW] = record[at.DRAWS]
+    dealt, address = address, address + len(shapes)
+    parts.append(shapes)
     size = -(-(at.RAN + len(stages)) // 8) * 8  # whole cache lines
     memory = np.zeros(address + arrivals.count * (size + at.EXECUTED_SIZE * len(stages)), dtype=np.int64)
     memory[:address] = np.concatenate(parts)
     end = address + arrivals.count * size
     requests = memory[address:end].reshape(arrivals.count, size)
     _fill(requests, arrivals, shapes)
+    if arrivals.dealt and arrivals.concurrency:
+        memory[[at.DEALT, at.SHAPES, at.SHAPES_END]] = arrivals.concurrency, dealt, dealt + len(shapes)
+        clients = np.random.default_rng([seed, len(stages)]).permutation(arrivals.concurrency)[: arrivals.count]
+        steps = clients % len(shapes)  # the clients all start at once: who is first is chance
+        requests[: len(steps), at.STEP], requests[: len(steps), at.SHAPE] = dealt + steps, shapes[steps]
     issued = min(arrivals.count, arrivals.concurrency or arrivals.count)
     memory[[at.FIRST_STAGE, at.STAGES, at.REQUEST_SIZE, at.ARRIVED]] = addresses[0], len(stages), size, address
     memory[[at.ISSUED, at.ISSUED_END, at.UNANSWERED]] = address + issued * size, end, arrivals.count

@@ -28,6 +28,8 @@ class Arrivals:
 
     A client sends its next request when it has its answer. The per-request columns repeat from the start where they
     are shorter: `lengths`, `sizes` (rows of one request), `priorities` (0: the default level), `timeouts_us` (0: none).
+    They go to the requests in the order of sending; `dealt` lengths go to the clients instead, as perf_analyzer deals
+    them: client c of n sends the lengths c, c + n, c + 2n … Which of them is first to start depends on the run's seed.
     """
 
     count: int
@@ -37,6 +39,7 @@ class Arrivals:
     sizes: Sequence[int] = (1,)
     priorities: Sequence[int] = (0,)
     timeouts_us: Sequence[int] = (0,)
+    dealt: bool = False
 
     def __post_init__(self) -> None:
         times = self.times_ns
@@ -76,10 +79,10 @@ class Arrivals:
 
     @classmethod
     def of(cls, workload: Workload, count: int) -> Arrivals:
-        """`count` requests as a workload sends them."""
-        lengths = workload.lengths or (1,)
+        """`count` requests as perf_analyzer sends those of a workload."""
+        lengths = workload.cycle or (1,)
         if workload.request_rate is None:
-            return cls.closed(workload.concurrency or 1, count, lengths=lengths)
+            return cls.closed(workload.concurrency or 1, count, lengths=lengths, dealt=True)
         if workload.distribution == "poisson":
             return cls.poisson(workload.request_rate, count, seed=workload.seed, lengths=lengths)
         return cls.constant(workload.request_rate, count, lengths=lengths)

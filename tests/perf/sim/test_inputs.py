@@ -71,7 +71,8 @@ def test_a_linear_law() -> None:
 
 def test_arrivals_of_a_workload() -> None:
     closed = Arrivals.of(Workload(concurrency=3, lengths=(5, 9)), 10)
-    assert (closed.concurrency, closed.times_ns, list(closed.lengths)) == (3, None, [5, 9])
+    assert (closed.concurrency, closed.times_ns, closed.dealt) == (3, None, True)
+    assert list(closed.lengths) == [5, 9] * 15 + [5]
     steady = Arrivals.of(Workload(request_rate=100), 3)
     assert steady.times_ns is not None and steady.times_ns.tolist() == [0, 10_000_000, 20_000_000]
     random = Arrivals.of(Workload(request_rate=100, distribution="poisson", seed=1), 10_000)

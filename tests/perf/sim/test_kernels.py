@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from perf.sim import Arrivals, BatcherConfig, Machine, QueuePolicy, Scatter, ServiceModel, Stage, Trace, run
-from perf.sim.memory import ANSWERED, NONE, REFUSED, TIMED_OUT
+from perf.sim.memory import ANSWERED, NONE, REFUSED, SHAPE, TIMED_OUT
 
 policies = st.builds(
     QueuePolicy,
@@ -70,7 +70,7 @@ def traffic(draw: st.DrawFn) -> Arrivals:
     }
     count = draw(st.integers(1, 120))
     if draw(st.booleans()):
-        return Arrivals.closed(draw(st.integers(1, 20)), count, **columns)
+        return Arrivals.closed(draw(st.integers(1, 20)), count, dealt=draw(st.booleans()), **columns)
     gaps = draw(st.lists(st.sampled_from([0, 0, 10_000, 900_000, 8_000_000]), min_size=1, max_size=9))
     return Arrivals(count=count, times_ns=np.cumsum(np.resize(np.array(gaps, dtype=np.int64), count)), **columns)
 
@@ -119,9 +119,12 @@ def check_executions(trace: Trace, s: int, config: BatcherConfig, arrivals: Arri
     busy = np.array([((begin <= t) & (end > t)).sum() for t in begin])
     assert (busy <= config.instance_count).all()
     if config.shape_checked or config.optional_inputs:
-        lengths = np.resize(np.asarray(arrivals.lengths), arrivals.count)
+        shapes = trace.layout.requests[:, SHAPE]
+        if not arrivals.dealt:
+            lengths = np.resize(np.asarray(arrivals.lengths), arrivals.count)
+            assert (np.unique(arrivals.lengths)[shapes] == lengths).all()
         for number in range(len(executions.rows)):
-            assert len(set(lengths[ran == number].tolist())) == 1
+            assert len(set(shapes[ran == number].tolist())) == 1
 
 
 def test_a_long_run_of_both_kernels() -> None:

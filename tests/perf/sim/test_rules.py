@@ -52,6 +52,22 @@ def test_a_staged_payload_of_odd_size_grows_at_once() -> None:
     assert fixed.executions().requests.tolist() == [1, 1, 1]  # with fixed dimensions it does not wake the batcher
 
 
+def test_dealt_lengths_go_round_by_client() -> None:
+    """Client 0 of two sends the lengths 1, 3, 2, 1 … and client 1 the lengths 2, 1, 3, 2 …; either may start first."""
+    service = ServiceModel.measured({(1, 1): 10, (1, 2): 100, (1, 3): 30})
+    stage, arrivals = (
+        Stage(BatcherConfig(1, instance_count=2), service),
+        Arrivals.closed(2, 8, lengths=(1, 2, 3), dealt=True),
+    )
+    first = set()
+    for seed in range(8):
+        done = run([stage], arrivals, seed=seed).executions()
+        assert (done.start_ns / 1e6).tolist() == [0, 0, 10, 40, 100, 110, 140, 140]
+        assert sorted(done.span_ns / 1e6) == [10, 10, 10, 30, 30, 100, 100, 100]
+        first.add(float(done.span_ns[0]) / 1e6)
+    assert first == {10, 100}
+
+
 def test_preserve_ordering_holds_fast_answers() -> None:
     service = ServiceModel.measured({(1, 1): 100, (1, 2): 600})
     config = BatcherConfig(1, instance_count=2, preserve_ordering=True)
