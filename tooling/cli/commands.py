@@ -9,6 +9,7 @@ def register(app: typer.Typer) -> None:
     """Attach every command to the root, once."""
     from tooling.cli import (
         check,
+        deploy,
         doctor,
         export,
         gen_config,
@@ -25,4 +26,5 @@ def register(app: typer.Typer) -> None:
         return
     for module in (quickstart, export, gen_config, check, serve, tune, profile, simulate, restore, doctor):
         module.attach(app)
+    app.add_typer(deploy.app, name="deploy")
     app.add_typer(runtime.app, name="runtime")

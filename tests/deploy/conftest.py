@@ -1,0 +1,50 @@
+"""Small repositories to deploy, and the Compose program."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PYTHON_MODEL = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+PYTHON = """backend: "python"
+max_batch_size: 8
+input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }
+output { name: "y" data_type: TYPE_FP32 dims: [ 4 ] }
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Callable[..., Path]:
+    """`repository(NAME=pbtxt, ...)` → a repository of Python models."""
+
+    def make(**models: str) -> Path:
+        root = tmp_path / "models"
+        for name, config in models.items():
+            (root / name / "1").mkdir(parents=True)
+            (root / name / "config.pbtxt").write_text(config)
+            (root / name / "1" / "model.py").write_text(PYTHON_MODEL)
+        return root
+
+    return make
+
+
+@pytest.fixture
+def services() -> Callable[..., dict[str, Any]]:
+    """`services(directory, *profiles)` → the services of a compose project, as the real Compose reads them."""
+
+    def read(directory: Path, *profiles: str) -> dict[str, Any]:
+        ours = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "COMPOSE_"))}
+        command = [str(Path(sys.executable).parent / "docker-compose"), *(f"--profile={name}" for name in profiles)]
+        command += ["config", "--format", "json"]
+        done = subprocess.run(command, cwd=directory, env=ours, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+        return dict(json.loads(done.stdout)["services"])
+
+    return read

@@ -1,0 +1,120 @@
+"""`tritune deploy compose`: what the real Compose makes of it, for every profile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import PYTHON
+
+Run = Callable[..., Any]
+Read = Callable[..., dict[str, Any]]
+
+
+def test_gpu_service_by_default(run_cli: Run, repository: Any, services: Read, tmp_path: Path) -> None:
+    models = repository(m=PYTHON)
+    done = run_cli("deploy", "compose", models, "--output", tmp_path / "out")
+    assert done.code == 0, done.err
+    (name,) = found = services(tmp_path / "out")
+    assert name == "triton"
+    triton = found["triton"]
+    assert triton["image"] == "nvcr.io/nvidia/tritonserver:24.10-py3"
+    assert [(p["host_ip"], p["published"], p["target"]) for p in triton["ports"]] == [
+        ("127.0.0.1", str(port), port) for port in (8000, 8001, 8002)
+    ]
+    (mount,) = triton["volumes"]
+    assert (mount["source"], mount["target"], mount["read_only"]) == (str(models.resolve()), "/models", True)
+    (device,) = triton["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["driver"], device["count"], device["capabilities"]) == ("nvidia", -1, ["gpu"])
+    assert set(services(tmp_path / "out", "cpu", "tune", "build")) == {"triton", "triton-cpu", "build"}
+
+
+def test_flags_follow_the_models(run_cli: Run, repository: Any, services: Read, tmp_path: Path) -> None:
+    cached = PYTHON + "response_cache { enable: true }\n"
+    limited = PYTHON + (
+        'instance_group { kind: KIND_CPU count: 2 rate_limiter { resources { name: "R" count: 3 } priority: 1 } }\n'
+    )
+    models = repository(a=cached, b=limited)
+    assert (
+        run_cli("deploy", "compose", models, "-o", tmp_path / "out", "--control", "explicit", "--gpus", "none").code
+        == 0
+    )
+    triton = services(tmp_path / "out")["triton"]
+    assert triton["command"] == [
+        *("tritonserver", "--model-repository=/models", "--metrics-config=summary_latencies=true"),
+        *("--model-control-mode=explicit", "--load-model=a", "--load-model=b"),
+        *("--cache-config=local,size=104857600", "--rate-limit=execution_count", "--rate-limit-resource=R:3"),
+    ]
+    assert "devices" not in triton["deploy"]["resources"].get("reservations", {})
+
+
+def test_packages_make_an_image(run_cli: Run, repository: Any, services: Read, tmp_path: Path) -> None:
+    models = repository(m=PYTHON)
+    (models / "m" / "requirements.txt").write_text("tokenizers==0.21.0\n")
+    assert run_cli("deploy", "compose", models, "-o", tmp_path / "out").code == 0
+    build = services(tmp_path / "out")["triton"]["build"]
+    assert Path(build["context"]) == models.resolve()
+    assert (Path(build["context"]) / build["dockerfile"]).resolve() == tmp_path / "out" / "Dockerfile"
+    assert build["args"] == {"TRITON_IMAGE": "nvcr.io/nvidia/tritonserver:24.10-py3"}
+    lines = (tmp_path / "out" / "Dockerfile").read_text().splitlines()
+    assert lines[2:4] == ["FROM ${TRITON_IMAGE}", 'COPY ["m/requirements.txt", "/tmp/requirements/m/requirements.txt"]']
+
+
+@pytest.mark.live
+def test_the_sweep_sends_valid_requests(run_cli: Run, minilm_repository: Path, services: Read, tmp_path: Path) -> None:
+    assert run_cli("deploy", "compose", minilm_repository, "-o", tmp_path / "out").code == 0
+    tune = services(tmp_path / "out", "tune")["tune"]
+    assert tune["image"] == "nvcr.io/nvidia/tritonserver:24.10-py3-sdk"
+    assert {"--model-name=minilm", "--input-data=/requests/minilm.json", "triton:8001"} <= set(tune["command"])
+    requests = json.loads((tmp_path / "out" / "requests" / "minilm.json").read_text())["data"]
+    assert len(requests) > 1
+    assert all(0 <= token < 30522 for step in requests for token in step["input_ids"]["content"])
+
+
+def test_odd_paths(run_cli: Run, repository: Any, services: Read, tmp_path: Path) -> None:
+    models = repository(m=PYTHON).rename(tmp_path / "mödels $HOME #1")
+    assert run_cli("deploy", "compose", models, "-o", tmp_path / "a b").code == 0
+    source = services(tmp_path / "a b")["triton"]["volumes"][0]["source"]
+    assert source.replace("$$", "$") == str(models.resolve())  # Compose prints `$` as it must be written
+
+
+def test_what_is_there_is_kept(run_cli: Run, repository: Any, tmp_path: Path) -> None:
+    models, out = repository(m=PYTHON), tmp_path / "out"
+    assert run_cli("deploy", "compose", models, "-o", out).code == 0
+    again = run_cli("deploy", "compose", models, "-o", out)
+    assert (again.code, again.out.splitlines()[0]) == (0, "2 files are there unchanged")
+    (out / ".env").write_text("TRITON_HTTP_PORT=9000\n")
+    refused = run_cli("deploy", "compose", models, "-o", out, "--http-port", "8100")
+    assert refused.code == 2
+    assert f"{out / '.env'}: is there with another content" in refused.err
+    assert (out / ".env").read_text() == "TRITON_HTTP_PORT=9000\n"
+    assert run_cli("deploy", "compose", models, "-o", out, "--http-port", "8100", "--force").code == 0
+    assert "TRITON_HTTP_PORT=8100" in (out / ".env").read_text()
+
+
+@pytest.mark.parametrize(
+    ("config", "argv", "code", "message"),
+    [
+        ('platform: "onnx"\n', [], 1, "platform-unknown"),
+        (PYTHON + "instance_group { kind: KIND_GPU }\n", ["--gpus", "none"], 2, "a model runs on GPUs only"),
+        (PYTHON, ["--cache-size", "1GiB"], 2, "no model would use the cache"),
+        (PYTHON, ["--gpus", "first"], 2, "no GPUs"),
+        (PYTHON, ["--sweep", "n"], 2, "no such model"),
+        (PYTHON, ["--release", "99.01"], 2, "no known release"),
+        (PYTHON, ["--shm-size", "1"], 2, "not a size"),
+    ],
+)
+def test_refused(config: str, argv: list[str], code: int, message: str, run_cli: Run, repository: Any, tmp_path: Path):
+    done = run_cli("deploy", "compose", repository(m=config), "-o", tmp_path / "out", *argv)
+    assert (done.code, done.out) == (code, "")
+    assert message in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_not_a_repository(run_cli: Run, repository: Any, tmp_path: Path) -> None:
+    models = repository(m=PYTHON)
+    assert "no model repository" in run_cli("deploy", "compose", models / "m", "-o", tmp_path / "out").err

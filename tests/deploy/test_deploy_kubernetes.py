@@ -1,0 +1,138 @@
+"""`tritune deploy kubernetes`: every object is one that Kubernetes knows, field by field, in its oldest and newest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from .conftest import PYTHON
+
+Run = Callable[..., Any]
+SUPPORTED = ("1.34", "1.37")
+
+
+@pytest.fixture
+def rendered(run_cli: Run, repository: Any, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """`rendered(*argv)` → the objects by file; a file with several holds a list."""
+
+    def run(*argv: str, config: str = PYTHON) -> dict[str, Any]:
+        out = tmp_path / "out"
+        done = run_cli("deploy", "kubernetes", repository(m=config), "-o", out, "--name", "enc", *argv)
+        assert done.code == 0, done.err
+        return {p.relative_to(out).as_posix(): list(yaml.safe_load_all(p.read_text())) for p in out.rglob("*.yaml")}
+
+    return run
+
+
+def _patched(base: Any, kustomization: Any) -> Any:
+    """The Deployment with the JSON patches of an overlay: add, replace and remove are all they use."""
+    body = json.loads(json.dumps(base))
+    for patch in kustomization["patches"]:
+        assert patch["target"] == {"kind": "Deployment", "name": "enc"}
+        for change in yaml.safe_load(patch["patch"]):
+            *parents, last = change["path"].strip("/").split("/")
+            place = body
+            for key in parents:
+                place = place[int(key)] if isinstance(place, list) else place[key]
+            if isinstance(place, list):
+                if change["op"] == "add":
+                    place.append(change["value"]) if last == "-" else place.insert(int(last), change["value"])
+                else:
+                    del place[int(last)]
+            else:
+                assert change["op"] != "replace" or last in place
+                place[last] = change["value"]
+    return body
+
+
+def _core(files: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    deployment = files["base/deployment.yaml"][0]
+    for name, (body, *_) in files.items():
+        if name.startswith("base/") and body["kind"] not in ("Kustomization", "PodMonitor"):
+            yield name, body
+        if name.startswith("overlays/") and body["kind"] == "Kustomization":
+            yield name, _patched(deployment, body)
+        elif name.startswith("overlays/"):
+            yield name, body
+
+
+@pytest.mark.parametrize("version", SUPPORTED)
+@pytest.mark.parametrize("bucket", [(), ("--bucket", "s3://b/models"), ("--bucket", "gs://b/models")])
+def test_objects_are_valid(rendered: Any, version: str, bucket: tuple[str, ...]) -> None:
+    kinds = set()
+    for name, body in _core(rendered(*bucket)):
+        kubernetes_validate.validate(body, version, strict=True)
+        kinds.add(body["kind"])
+        if body["kind"] == "Deployment" and name.startswith("overlays/"):
+            pod = body["spec"]["template"]["spec"]
+            volumes = {volume["name"] for volume in pod["volumes"]}
+            for container in (*pod["containers"], *pod.get("initContainers", ())):
+                assert {mount["name"] for mount in container["volumeMounts"]} <= volumes, name
+    assert kinds == {
+        *("Deployment", "Service", "PodDisruptionBudget", "HorizontalPodAutoscaler", "NetworkPolicy"),
+        "PersistentVolumeClaim",
+    }
+
+
+def test_probes_know_the_traps(rendered: Any) -> None:
+    (deployment,) = rendered("--load-timeout", "20m")["base/deployment.yaml"]
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["livenessProbe"]["httpGet"]["path"] == "/v2/health/live"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/v2/health/ready"
+    startup = container["startupProbe"]
+    assert startup["httpGet"]["path"] == "/v2/health/ready"
+    assert startup["periodSeconds"] * startup["failureThreshold"] == 1200
+    assert int(container["lifecycle"]["preStop"]["exec"]["command"][1]) + 30 < pod["terminationGracePeriodSeconds"]
+    assert pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
+
+
+def test_the_scale_is_the_one_asked_for(rendered: Any) -> None:
+    argv = ("--replicas", "3", "--max-replicas", "9", "--queue-target", "5ms", "--gpus", "2")
+    files = rendered(*argv)
+    (scaler,) = files["base/autoscaler.yaml"]
+    (metric,) = scaler["spec"]["metrics"]
+    assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]) == (3, 9)
+    assert metric["pods"]["target"] == {"type": "AverageValue", "averageValue": "5000"}
+    (rules,) = files["prometheus-adapter.yaml"]
+    (rule,) = rules["rules"]["custom"]
+    assert rule["name"]["as"] == metric["pods"]["metric"]["name"]
+    (container,) = files["base/deployment.yaml"][0]["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 2
+
+
+def test_kserve_and_pod_monitor_have_the_fields_of_their_definitions(rendered: Any) -> None:
+    """Their schemas are not part of Kubernetes: the fields used here, by hand from their API references."""
+    files = rendered("--bucket", "gs://b/m")
+    runtime, inference = files["kserve/serving.yaml"]
+    assert (runtime["apiVersion"], runtime["kind"]) == ("serving.kserve.io/v1alpha1", "ServingRuntime")
+    assert set(runtime["spec"]) == {"supportedModelFormats", "protocolVersions", "containers"}
+    assert (inference["apiVersion"], inference["kind"]) == ("serving.kserve.io/v1beta1", "InferenceService")
+    model = inference["spec"]["predictor"]["model"]
+    assert model == {"modelFormat": {"name": "triton", "version": "2"}, "runtime": "enc", "storageUri": "gs://b/m"}
+    assert model["modelFormat"]["name"] == runtime["spec"]["supportedModelFormats"][0]["name"]
+    (monitor,) = files["base/pod-monitor.yaml"]
+    assert (monitor["apiVersion"], monitor["kind"]) == ("monitoring.coreos.com/v1", "PodMonitor")
+    ports = files["base/deployment.yaml"][0]["spec"]["template"]["spec"]["containers"][0]["ports"]
+    assert monitor["spec"]["podMetricsEndpoints"][0]["port"] in {port["name"] for port in ports}
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--name", "Enc_1"], "no name for Kubernetes"),
+        (["--bucket", "https://b/m"], "no object store"),
+        (["--load-timeout", "10"], "not a duration"),
+    ],
+)
+def test_refused(argv: list[str], message: str, run_cli: Run, repository: Any, tmp_path: Path) -> None:
+    done = run_cli("deploy", "kubernetes", repository(m=PYTHON), "-o", tmp_path / "out", *argv)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,183 @@
+"""`tritune deploy compose` and `kubernetes`: the files that put a repository into service. Layer: cli."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import typer
+
+from tooling.cli.app import console_of
+from tooling.console import Console
+from tooling.errors import UsageError, suggest
+
+if TYPE_CHECKING:
+    from tooling.deploy.needs import Needs
+    from tooling.deploy.server import ServerFlags
+    from tooling.releases import Release
+
+app = typer.Typer(help="Write the files that put a model repository into service.", no_args_is_help=True)
+
+_REPOSITORY = typer.Argument(..., metavar="REPO", help="Model repository that `tritune check` has nothing against.")
+_OUTPUT = typer.Option(..., "--output", "-o", metavar="DIR", help="Where the files go.")
+_RELEASE = typer.Option(None, "--release", metavar="YY.MM", help="Triton's release. Default: the tested one.")
+_CONFIG_NAME = typer.Option(None, metavar="NAME", help="Serve configs/NAME.pbtxt where there is one.")
+_CONTROL = typer.Option("none", help="none loads all models once; explicit and poll allow changes while serving.")
+_CACHE = typer.Option(None, metavar="SIZE", help="Of the response cache, when a model wants one. Default: 100MiB.")
+_FORCE = typer.Option(False, "--force", help="Replace files that have another content.")
+_Control = Literal["none", "poll", "explicit"]
+
+
+@app.command()
+def compose(
+    context: typer.Context,
+    repository: Path = _REPOSITORY,
+    output: Path = _OUTPUT,
+    release: str | None = _RELEASE,
+    config_name: str | None = _CONFIG_NAME,
+    control: _Control = _CONTROL,
+    cache_size: str | None = _CACHE,
+    gpus: str = typer.Option("all", metavar="all|none|IDS", help="GPUs to reserve: all, none, or ids such as 0,1."),
+    host: str = typer.Option("127.0.0.1", help="Address the ports listen on; 0.0.0.0 opens them to the network."),
+    http_port: int = typer.Option(8000, min=1, max=65535, help="Port of HTTP on this host."),
+    grpc_port: int = typer.Option(8001, min=1, max=65535, help="Port of gRPC on this host."),
+    metrics_port: int = typer.Option(8002, min=1, max=65535, help="Port of the metrics on this host."),
+    shm_size: str = typer.Option("1GiB", metavar="SIZE", help="Shared memory for Python models."),
+    sweep: str | None = typer.Option(None, metavar="MODEL", help="What `tune` measures. Default: the first."),
+    force: bool = _FORCE,
+) -> None:
+    """Write a compose project: Triton on GPUs or without, a perf_analyzer sweep, and a TensorRT builder."""
+    from tooling.deploy.compose import ComposeOptions, render_compose
+    from tooling.units import parse_size
+
+    console = console_of(context)
+    found, flags, image = _plan(repository, release, config_name, control, cache_size)
+    ids = _gpu_ids(gpus)
+    if found.gpu and ids == ():
+        names = ", ".join(found.models)
+        raise UsageError("a model runs on GPUs only", where=repository, got="--gpus none", expected=f"GPUs for {names}")
+    requests = _requests(repository, found, sweep)
+    options = ComposeOptions(
+        host, http_port, grpc_port, metrics_port, ids, parse_size(shm_size), next(iter(requests), None)
+    )
+    files = render_compose(repository, output, found, flags, image, options)
+    files = {**files, **{f"requests/{name}.json": text for name, text in requests.items()}}
+    _write(console, output, files, f"docker compose --project-directory {output} up", force=force)
+
+
+@app.command()
+def kubernetes(
+    context: typer.Context,
+    repository: Path = _REPOSITORY,
+    output: Path = _OUTPUT,
+    release: str | None = _RELEASE,
+    config_name: str | None = _CONFIG_NAME,
+    control: _Control = _CONTROL,
+    cache_size: str | None = _CACHE,
+    name: str | None = typer.Option(None, help="Of the objects. Default: the repository's name."),
+    replicas: int = typer.Option(1, min=1, help="Servers at the least: wanted rate by tuned capacity."),
+    max_replicas: int = typer.Option(4, min=1, help="Servers at the most."),
+    queue_target: str = typer.Option("10ms", metavar="TIME", help="Queue time of a request that adds a server."),
+    cpu: str = typer.Option("4", metavar="QUANTITY", help="CPU that a server asks for."),
+    memory: str = typer.Option("8Gi", metavar="QUANTITY", help="Memory that a server gets."),
+    gpus: int = typer.Option(1, min=0, help="GPUs of a server; 0 for models that run on the CPU."),
+    shm_size: str = typer.Option("1GiB", metavar="SIZE", help="Shared memory for Python models."),
+    load_timeout: str = typer.Option("10m", metavar="TIME", help="How long loading all models may take."),
+    bucket: str | None = typer.Option(None, metavar="URL", help="s3:// or gs:// URL of the repository."),
+    image: str | None = typer.Option(None, help="Image that holds the repository under /models."),
+    force: bool = _FORCE,
+) -> None:
+    """Write a kustomize base with overlays (volume claim, object store, image) and KServe objects."""
+    from tooling.deploy.kubernetes import render_kubernetes
+    from tooling.deploy.objects import KubernetesOptions
+    from tooling.units import parse_duration_us, parse_size
+
+    console = console_of(context)
+    found, flags, served = _plan(repository, release, config_name, control, cache_size)
+    if found.gpu and gpus == 0:
+        raise UsageError("a model runs on GPUs only", where=repository, got="--gpus 0", expected="1 or more")
+    options = KubernetesOptions(
+        name=name or repository.resolve().name.lower().replace("_", "-"),
+        replicas=replicas,
+        max_replicas=max(replicas, max_replicas),
+        queue_target_us=parse_duration_us(queue_target),
+        cpu=cpu,
+        memory=memory,
+        gpus=gpus,
+        shm_bytes=parse_size(shm_size),
+        load_timeout_s=parse_duration_us(load_timeout) // 1_000_000,
+        bucket=bucket,
+        image=image,
+    )
+    files = render_kubernetes(found, flags, served, options)
+    _write(console, output, files, f"kubectl apply -k {output / 'overlays' / 'pvc'}", force=force)
+
+
+def _plan(
+    repository: Path, release: str | None, config_name: str | None, control: _Control, cache_size: str | None
+) -> tuple[Needs, ServerFlags, Release]:
+    """What the models need, how the server is started, and its release."""
+    from tooling.deploy.needs import read_needs
+    from tooling.deploy.server import flags_for
+    from tooling.releases import current_release, release_named
+    from tooling.units import parse_size
+
+    served = release_named(release) if release else current_release()
+    found = read_needs(repository, served, config_name)
+    cache_bytes = parse_size(cache_size) if cache_size else None
+    return found, flags_for(found, control=control, config_name=config_name, cache_bytes=cache_bytes), served
+
+
+def _gpu_ids(text: str) -> tuple[str, ...] | None:
+    if text in ("all", "none"):
+        return None if text == "all" else ()
+    ids = tuple(part.strip() for part in text.split(","))
+    if not all(part.isdecimal() or part.startswith("GPU-") for part in ids):
+        raise UsageError("no GPUs", got=f"--gpus {text}", expected="all, none, or ids such as 0,1")
+    return ids
+
+
+def _requests(repository: Path, needs: Needs, sweep: str | None) -> dict[str, str]:
+    """Valid requests for the model that is swept: the one asked for, else the first whose file says what it takes."""
+    if sweep is not None and sweep not in needs.models:
+        raise UsageError("no such model", where=repository, got=f"--sweep {sweep}", hint=suggest(sweep, needs.models))
+    for name in (sweep,) if sweep else needs.models:
+        text = _requests_of(repository / name)
+        if text is not None:
+            return {name: text}
+    if sweep is not None:
+        raise UsageError("no requests can be made for this model", where=repository / sweep, expected="an ONNX model")
+    return {}
+
+
+def _requests_of(model_dir: Path) -> str | None:
+    import tempfile
+
+    from perf.input_data import write_input_data
+    from perf.lengths import fit_to_model, traffic_lengths
+    from perf.workload import Workload
+    from tooling.repository import locate_model
+    from tooling.signature.onnx_file import read_onnx
+
+    try:
+        signature = read_onnx(locate_model(model_dir, "onnxruntime").file)
+    except UsageError:
+        return None
+    tokenizer = model_dir / "tokenizer"
+    lengths = fit_to_model(traffic_lengths((), signature, tokenizer, batching=True), model_dir, asked=False)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "requests.json"
+        write_input_data(
+            path, signature, Workload(concurrency=1, lengths=lengths), tokenizer if tokenizer.is_dir() else None
+        )
+        return path.read_text(encoding="utf-8")
+
+
+def _write(console: Console, output: Path, files: Mapping[str, str], following: str, *, force: bool) -> None:
+    from tooling.deploy.output import write_files
+
+    changed = write_files(output, files, force=force)
+    same = len(files) - len(changed)
+    lines = [*map(str, changed), *([f"{same} files are there unchanged"] if same else []), "", f"next: {following}"]
+    console.result({"written": [str(path) for path in changed], "unchanged": same, "next": following}, "\n".join(lines))

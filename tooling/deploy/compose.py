@@ -1,0 +1,83 @@
+"""Renders a compose project that serves a model repository. Layer: deploy."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tooling.config.templates import environment
+from tooling.deploy.needs import Needs
+from tooling.deploy.server import IMAGE, ServerFlags
+from tooling.releases import Release
+
+COMPOSE_FILE: Final = "docker-compose.yml"
+_RELEASE: Final = "${TRITON_RELEASE:?is not set - see .env}"
+
+
+@dataclass(frozen=True, slots=True)
+class ComposeOptions:
+    """`gpus` are the ids to reserve, None for all, none at all for a server without GPU.
+
+    Ports listen on `host`; `shm_bytes` is shared with the processes of Python models. `sweep` is the model that the
+    service `tune` measures, by `requests/NAME.json`.
+    """
+
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+    gpus: tuple[str, ...] | None = None
+    shm_bytes: int = 2**30
+    sweep: str | None = None
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.gpus is None or len(self.gpus) > 0
+
+
+def render_compose(
+    repository: Path, output: Path, needs: Needs, flags: ServerFlags, release: Release, options: ComposeOptions
+) -> Mapping[str, str]:
+    """The files of the project by their names in `output`; the repository is named relative to it."""
+    env = environment().overlay()
+    env.filters["yaml"] = _quoted
+    mounted = os.path.relpath(repository.resolve(), output.resolve())
+    facts: dict[str, Any] = {
+        "name": _project_name(repository),
+        "needs": needs,
+        "arguments": flags.arguments("/models"),
+        "release": release,
+        "options": options,
+        "sweep": options.sweep,
+        "gpu": options.on_gpu,
+        "gpus": "count: all" if options.gpus is None else f"device_ids: {json.dumps(list(options.gpus))}",
+        "repository": mounted if mounted.startswith(".") else f"./{mounted}",
+        "requirements": [path.relative_to(repository).as_posix() for path in needs.packages],
+        "dockerfile": os.path.relpath(output.resolve() / "Dockerfile", repository.resolve()),
+        "image_setting": _Setting(f"{IMAGE}:{_RELEASE}-{needs.variant}"),
+        "sdk_setting": _Setting(f"{IMAGE}:{_RELEASE}-py3-sdk"),
+        "tensorrt_setting": _Setting(f"nvcr.io/nvidia/tensorrt:{_RELEASE}-py3"),
+    }
+    names = {COMPOSE_FILE: "docker-compose.yml.j2", ".env": "env.j2"}
+    if needs.packages:
+        names["Dockerfile"] = "Dockerfile.j2"
+    return {name: env.get_template(f"compose/{template}").render(facts) for name, template in names.items()}
+
+
+class _Setting(str):
+    """Text whose `${…}` compose is to fill in; any other `$` is meant as it is."""
+
+
+def _quoted(text: str) -> str:
+    """A YAML string that compose reads as it is."""
+    return json.dumps(text if isinstance(text, _Setting) else text.replace("$", "$$"), ensure_ascii=False)
+
+
+def _project_name(repository: Path) -> str:
+    """Compose takes lower-case letters, digits, - and _, beginning with a letter or digit."""
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in repository.resolve().name.lower())
+    return kept.strip("-_") or "triton"

@@ -1,0 +1,223 @@
+"""Renders a kustomize base, overlays for the model repository's place, and KServe objects. Layer: deploy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from tooling.deploy.needs import Needs
+from tooling.deploy.objects import (
+    QUEUE_METRIC,
+    KubernetesOptions,
+    Object,
+    autoscaler,
+    deployment,
+    metadata,
+    network_policy,
+    pod_monitor,
+    service,
+)
+from tooling.deploy.server import ServerFlags, image_of
+from tooling.errors import UsageError
+from tooling.releases import Release
+
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")  # leaves room for suffixes below 63
+_BUCKET: Final = re.compile(r"(s3|gs)://[A-Za-z0-9._:/-]+")
+Place = Literal["pvc", "object-store", "image"]
+_Overlay = tuple[Mapping[str, Object], list[Object]]
+
+
+def render_kubernetes(
+    needs: Needs, flags: ServerFlags, release: Release, options: KubernetesOptions
+) -> Mapping[str, str]:
+    """The files by their path in the output directory: `base/`, `overlays/<place>/`, `kserve/`.
+
+    Raises UsageError for names and counts that Kubernetes would refuse.
+    """
+    _check(options)
+    image = image_of(release, needs.variant)
+    base = {
+        "deployment.yaml": deployment(flags.arguments("/models"), image, options),
+        "service.yaml": service(options.name),
+        "disruption-budget.yaml": _disruption_budget(options.name),
+        "autoscaler.yaml": autoscaler(options),
+        "network-policy.yaml": network_policy(options.name),
+        "pod-monitor.yaml": pod_monitor(options.name),
+    }
+    files = {f"base/{name}": _yaml([body]) for name, body in base.items()}
+    files["base/kustomization.yaml"] = _yaml([_kustomization(resources=sorted(base))])
+    files["prometheus-adapter.yaml"] = _yaml([_adapter_rules(options.name)])
+    for place, (extra, patch) in _overlays(flags, options).items():
+        names = sorted(extra)
+        files |= {f"overlays/{place}/{name}": _yaml([body]) for name, body in extra.items()}
+        files[f"overlays/{place}/kustomization.yaml"] = _yaml([_kustomization(["../../base", *names], patch)])
+    files["kserve/serving.yaml"] = _yaml(_kserve(flags, image, options))
+    return files
+
+
+def _check(options: KubernetesOptions) -> None:
+    if not _NAME.fullmatch(options.name):
+        expected = "lower-case letters, digits and -, at most 52, beginning and ending with a letter or digit"
+        raise UsageError("no name for Kubernetes", got=f"`{options.name}`", expected=expected, hint="give --name")
+    if not 1 <= options.replicas <= options.max_replicas:
+        got = f"{options.replicas} replicas of at most {options.max_replicas}"
+        raise UsageError("no such number of replicas", got=got, expected="1 or more, and not above the most")
+    if options.bucket is not None and not _BUCKET.fullmatch(options.bucket):
+        raise UsageError("no object store", got=f"`{options.bucket}`", expected="s3://BUCKET/PATH or gs://BUCKET/PATH")
+
+
+def _yaml(objects: Sequence[Object]) -> str:
+    import yaml
+
+    return "# Written by `tritune deploy kubernetes`.\n" + yaml.safe_dump_all(objects, sort_keys=False, width=120)
+
+
+def _kustomization(resources: Sequence[str], patches: Sequence[Object] = ()) -> Object:
+    body: Object = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": list(resources),
+    }
+    return body | ({"patches": list(patches)} if patches else {})
+
+
+def _disruption_budget(name: str) -> Object:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(name),
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app.kubernetes.io/name": name}}},
+    }
+
+
+def _adapter_rules(name: str) -> Object:
+    """Values of the prometheus-adapter chart: queue time per request, of the last two minutes."""
+    queue, done = (f'nv_inference_{what}{{namespace!="",pod!=""}}' for what in ("queue_duration_us", "request_success"))
+    rate = "sum(rate(<<.Series>>{<<.LabelMatchers>>}[2m])) by (<<.GroupBy>>)"
+    return {
+        "rules": {
+            "custom": [
+                {
+                    "seriesQuery": queue,
+                    "resources": {"overrides": {"namespace": {"resource": "namespace"}, "pod": {"resource": "pod"}}},
+                    "name": {"matches": "^nv_inference_queue_duration_us$", "as": QUEUE_METRIC},
+                    "metricsQuery": f"{rate} / clamp_min({rate.replace('<<.Series>>', done.partition('{')[0])}, 0.001)",
+                }
+            ]
+        }
+    }
+
+
+def _overlays(
+    flags: ServerFlags, options: KubernetesOptions
+) -> Mapping[Place, tuple[Mapping[str, Object], list[Object]]]:
+    return {"pvc": _pvc(options.name), "object-store": _object_store(flags, options), "image": _image(options)}
+
+
+def _pvc(name: str) -> _Overlay:
+    claim: Object = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata(f"{name}-models"),
+        "spec": {"accessModes": ["ReadOnlyMany"], "resources": {"requests": {"storage": "10Gi"}}},
+    }
+    volume = {"name": "models", "persistentVolumeClaim": {"claimName": f"{name}-models", "readOnly": True}}
+    return {"claim.yaml": claim}, [_patch(name, [_add("/spec/template/spec/volumes/-", volume)])]
+
+
+def _object_store(flags: ServerFlags, options: KubernetesOptions) -> _Overlay:
+    """Triton reads the bucket itself; credentials come from a Secret that is not part of these files."""
+    bucket = options.bucket or "s3://REPLACE-BUCKET/models"
+    secret = f"{options.name}-object-store"
+    changes: list[Object] = [
+        {"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": list(flags.arguments(bucket))},
+        {"op": "remove", "path": "/spec/template/spec/containers/0/volumeMounts/0"},
+    ]
+    if bucket.startswith("s3://"):
+        changes.append(_add("/spec/template/spec/containers/0/envFrom", [{"secretRef": {"name": secret}}]))
+    else:
+        mount = {"name": "credentials", "mountPath": "/credentials", "readOnly": True}
+        key = {"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": "/credentials/key.json"}
+        changes += [
+            _add("/spec/template/spec/volumes/-", {"name": "credentials", "secret": {"secretName": secret}}),
+            _add("/spec/template/spec/containers/0/volumeMounts/-", mount),
+            _add("/spec/template/spec/containers/0/env/-", key),
+        ]
+    return {}, [_patch(options.name, changes)]
+
+
+def _image(options: KubernetesOptions) -> _Overlay:
+    """The repository travels in an image of its own, copied at start: a version of it is a tag."""
+    copy: Object = {
+        "name": "models",
+        "image": options.image or "REPLACE-REGISTRY/models:REPLACE-TAG",
+        "command": ["cp", "-r", "/models/.", "/target/"],
+        "volumeMounts": [{"name": "models", "mountPath": "/target"}],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+    }
+    return {}, [
+        _patch(
+            options.name,
+            [
+                _add("/spec/template/spec/volumes/-", {"name": "models", "emptyDir": {}}),
+                _add("/spec/template/spec/initContainers", [copy]),
+            ],
+        )
+    ]
+
+
+def _add(path: str, value: Any) -> Object:
+    return {"op": "add", "path": path, "value": value}
+
+
+def _patch(name: str, changes: list[Object]) -> Object:
+    import yaml
+
+    target = {"kind": "Deployment", "name": name}
+    return {"target": target, "patch": yaml.safe_dump(changes, sort_keys=False, width=120)}
+
+
+def _kserve(flags: ServerFlags, image: str, options: KubernetesOptions) -> list[Object]:
+    """An alternative to the base: a runtime that KServe starts for each InferenceService."""
+    limits = _gpu_limits(options)
+    container: Object = {
+        "name": "kserve-container",
+        "image": image,
+        "command": ["tritonserver"],
+        "args": list(flags.arguments("/mnt/models")),
+        "ports": [{"name": "h2c", "containerPort": 8001, "protocol": "TCP"}],
+        "resources": {"requests": {"cpu": options.cpu, "memory": options.memory}, "limits": limits},
+    }
+    runtime: Object = {
+        "apiVersion": "serving.kserve.io/v1alpha1",
+        "kind": "ServingRuntime",
+        "metadata": metadata(options.name),
+        "spec": {
+            "supportedModelFormats": [{"name": "triton", "version": "2", "autoSelect": False}],
+            "protocolVersions": ["v2", "grpc-v2"],
+            "containers": [container],
+        },
+    }
+    inference: Object = {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": metadata(options.name),
+        "spec": {
+            "predictor": {
+                "minReplicas": options.replicas,
+                "maxReplicas": options.max_replicas,
+                "model": {
+                    "modelFormat": {"name": "triton", "version": "2"},
+                    "runtime": options.name,
+                    "storageUri": options.bucket or f"pvc://{options.name}-models",
+                },
+            }
+        },
+    }
+    return [runtime, inference]
+
+
+def _gpu_limits(options: KubernetesOptions) -> Object:
+    return {"memory": options.memory} | ({"nvidia.com/gpu": options.gpus} if options.gpus else {})

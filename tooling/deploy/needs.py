@@ -1,0 +1,115 @@
+"""What the models of a repository ask of the server: image, GPU, cache, rate limiter, packages. Layer: deploy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tooling.check.finding import Severity
+from tooling.check.model import Model
+from tooling.check.repository import read_repository
+from tooling.check.runner import check
+from tooling.check.target import Target
+from tooling.errors import Problem, Refused, UsageError
+from tooling.releases import Release
+
+# Backends that are in one variant of the image only; every other backend of NVIDIA's is in the plain one.
+_VARIANTS: Final = {"vllm": "vllm-python-py3", "tensorrtllm": "trtllm-python-py3"}
+_PLAIN_ONLY: Final = ("onnxruntime", "openvino", "pytorch", "tensorrt")
+_ON_GPU: Final = ("tensorrt", "vllm", "tensorrtllm")
+REQUIREMENTS: Final = "requirements.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """`variant` is what the image's tag ends in, `gpu` whether some model runs on a GPU only.
+
+    `resources` are those that instances share through the rate limiter, with the most that any asks for. `packages` are
+    the requirement files of Python models; `version_compatible` plans are run by another TensorRT than built them.
+    """
+
+    models: tuple[str, ...]
+    variant: str
+    gpu: bool
+    cache: bool
+    rate_limit: bool
+    resources: Mapping[str, int]
+    packages: tuple[Path, ...]
+    version_compatible: bool
+
+
+def read_needs(repository: Path, release: Release, config_name: str | None = None) -> Needs:
+    """What the models need, once `check` has nothing against them.
+
+    Raises UsageError when there is no model or no one image has every backend, and Refused with everything that Triton
+    would refuse.
+    """
+    target = Target(release, release_named=True, config_name=config_name, cache=True, rate_limit=True)
+    found = read_repository(repository, target)
+    if found.is_model or not found.judged:
+        raise UsageError(
+            "no model repository", where=repository, expected="a directory with a directory for each model in it"
+        )
+    report = check(repository, target)
+    errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
+    if errors:
+        raise Refused(
+            problems=[
+                Problem(f"{finding.message} [{finding.rule.id}]", where=str(finding.place), hint=finding.hint)
+                for finding in errors
+            ]
+        )
+    models = [found.models[name] for name in found.judged]
+    return Needs(
+        models=tuple(model.name for model in models),
+        variant=_variant(repository, models),
+        gpu=any(map(_only_on_gpu, models)),
+        cache=any(model.config.response_cache.enable for model in models),
+        rate_limit=any(group.HasField("rate_limiter") for model in models for group in model.config.instance_group),
+        resources=_resources(models),
+        packages=tuple(path for name in found.judged if (path := repository / name / REQUIREMENTS).is_file()),
+        version_compatible=any(map(_version_compatible, models)),
+    )
+
+
+def _variant(repository: Path, models: Sequence[Model]) -> str:
+    special = {model.config.backend: model.name for model in models if model.config.backend in _VARIANTS}
+    plain = next((model.name for model in models if model.config.backend in _PLAIN_ONLY), None)
+    if len(special) > 1 or (special and plain):
+        asked = ", ".join(f"{name} needs {backend}" for backend, name in special.items())
+        raise UsageError(
+            "no image of Triton has every backend of this repository",
+            where=repository,
+            got=asked + (f", {plain} the plain image" if plain else ""),
+            hint="deploy them as two repositories",
+        )
+    return _VARIANTS[next(iter(special))] if special else "py3"
+
+
+def _only_on_gpu(model: Model) -> bool:
+    kinds = {group.kind for group in model.instances}
+    return model.config.backend in _ON_GPU or "KIND_GPU" in kinds
+
+
+def _resources(models: Iterable[Model]) -> dict[str, int]:
+    """Instances wait for each other only up to what the server has: at least the largest single demand."""
+    most: dict[str, int] = {}
+    for model in models:
+        for group in model.config.instance_group:
+            for resource in group.rate_limiter.resources:
+                most[resource.name] = max(most.get(resource.name, 0), int(resource.count))
+    return most
+
+
+def _version_compatible(model: Model) -> bool:
+    """Whether a plan says that another TensorRT may run it, which the server must allow."""
+    from tooling.signature.plan_manifest import manifest_path, read_manifest
+
+    plans = [
+        manifest_path(model.version_dir(version) / model.config.default_model_filename) for version in model.served
+    ]
+    return model.config.backend == "tensorrt" and any(
+        getattr(read_manifest(path), "version_compatible", False) for path in plans if path.is_file()
+    )

@@ -1,0 +1,187 @@
+"""The Kubernetes objects of one server: what runs, how it is reached, watched and scaled. Layer: deploy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+Object = dict[str, Any]
+QUEUE_METRIC: Final = "triton_queue_us_per_request"
+_PORTS: Final = (("http", 8000), ("grpc", 8001), ("metrics", 8002))
+_USER: Final = 1000  # `triton-server` of NVIDIA's images
+_DRAIN_S: Final = 10  # until every load balancer has seen that the pod ends
+_EXIT_S: Final = 30  # Triton's own wait for the requests it has
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesOptions:
+    """`queue_target_us` is the mean queue time of a request at which the autoscaler adds a replica.
+
+    `bucket` is an s3:// or gs:// URL of the repository, `image` a registry name of an image that holds it under
+    /models; without them those overlays carry a name to be replaced. `cpu` and `memory` are Kubernetes quantities.
+    """
+
+    name: str
+    replicas: int = 1
+    max_replicas: int = 4
+    queue_target_us: int = 10_000
+    cpu: str = "4"
+    memory: str = "8Gi"
+    gpus: int = 1
+    shm_bytes: int = 2**30
+    load_timeout_s: int = 600
+    bucket: str | None = None
+    image: str | None = None
+
+
+def metadata(name: str) -> Object:
+    return {"name": name, "labels": {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "tritune"}}
+
+
+def deployment(arguments: Sequence[str], image: str, options: KubernetesOptions) -> Object:
+    """One server a pod. Its volume `models` comes with an overlay.
+
+    Liveness asks /v2/health/live: /ready is false while models load and would have the pod killed. The start-up probe
+    waits for /ready as long as loading may take; before it has passed, the other two do not run.
+    """
+    name = options.name
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(name),
+        "spec": {
+            "replicas": options.replicas,
+            "selector": {"matchLabels": {"app.kubernetes.io/name": name}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+            "template": {"metadata": metadata(name), "spec": _pod(arguments, image, options)},
+        },
+    }
+
+
+def _pod(arguments: Sequence[str], image: str, options: KubernetesOptions) -> Object:
+    shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(options.shm_bytes)}}
+    return {
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": _DRAIN_S + _EXIT_S + 5,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "fsGroup": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": {"app.kubernetes.io/name": options.name}},
+            }
+        ],
+        "containers": [_container(arguments, image, options)],
+        "volumes": [shm, {"name": "tmp", "emptyDir": {}}],
+    }
+
+
+def _container(arguments: Sequence[str], image: str, options: KubernetesOptions) -> Object:
+    gpus = {"nvidia.com/gpu": options.gpus} if options.gpus else {}
+    return {
+        "name": "triton",
+        "image": image,
+        "command": ["tritonserver"],
+        "args": list(arguments),
+        "env": [{"name": "HOME", "value": "/tmp"}],
+        "ports": [{"name": name, "containerPort": port} for name, port in _PORTS],
+        "resources": {
+            "requests": {"cpu": options.cpu, "memory": options.memory, **gpus},
+            "limits": {"memory": options.memory, **gpus},
+        },
+        "startupProbe": {
+            **_probe("ready"),
+            "periodSeconds": 5,
+            "failureThreshold": max(1, options.load_timeout_s // 5),
+        },
+        "readinessProbe": {**_probe("ready"), "periodSeconds": 5, "failureThreshold": 3},
+        "livenessProbe": {**_probe("live"), "periodSeconds": 10, "failureThreshold": 6},
+        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_DRAIN_S)]}}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "models", "mountPath": "/models", "readOnly": True},
+            {"name": "shm", "mountPath": "/dev/shm"},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
+    }
+
+
+def _probe(what: str) -> Object:
+    return {"httpGet": {"path": f"/v2/health/{what}", "port": "http"}, "timeoutSeconds": 5}
+
+
+def service(name: str) -> Object:
+    ports = [{"name": port_name, "port": port, "targetPort": port_name} for port_name, port in _PORTS[:2]]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(name),
+        "spec": {"selector": {"app.kubernetes.io/name": name}, "ports": ports},
+    }
+
+
+def autoscaler(options: KubernetesOptions) -> Object:
+    """By the queue time of a request: it rises before latency breaks and, unlike CPU load, means the same on a GPU."""
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": metadata(options.name),
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": options.name},
+            "minReplicas": options.replicas,
+            "maxReplicas": options.max_replicas,
+            "metrics": [
+                {
+                    "type": "Pods",
+                    "pods": {
+                        "metric": {"name": QUEUE_METRIC},
+                        "target": {"type": "AverageValue", "averageValue": str(options.queue_target_us)},
+                    },
+                }
+            ],
+            "behavior": {"scaleDown": {"stabilizationWindowSeconds": 300}},  # a loaded model is dear to load again
+        },
+    }
+
+
+def network_policy(name: str) -> Object:
+    """Requests from the same namespace, metrics from one that is labelled as monitoring; out only to DNS and HTTPS."""
+    monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(name),
+        "spec": {
+            "podSelector": {"matchLabels": {"app.kubernetes.io/name": name}},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [
+                {"from": [{"podSelector": {}}], "ports": [{"port": "http"}, {"port": "grpc"}]},
+                {"from": [monitoring], "ports": [{"port": "metrics"}]},
+            ],
+            "egress": [{"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}, {"port": 443}]}],
+        },
+    }
+
+
+def pod_monitor(name: str) -> Object:
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PodMonitor",
+        "metadata": metadata(name),
+        "spec": {
+            "selector": {"matchLabels": {"app.kubernetes.io/name": name}},
+            "podMetricsEndpoints": [{"port": "metrics", "interval": "15s"}],
+        },
+    }

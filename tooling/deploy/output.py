@@ -1,0 +1,36 @@
+"""Writes the files of a deployment into a directory that may hold an earlier one. Layer: deploy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tooling.errors import Problem, UsageError
+from tooling.repository import read_text, write_atomic
+
+
+def write_files(output: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:
+    """Write each file that differs, and return those; the others are left alone.
+
+    Raises UsageError, before anything is written, for files that exist with another content, unless `force`.
+    """
+    changed = {output / name: text for name, text in files.items() if _differs(output / name, text)}
+    kept = [path for path in changed if path.exists()]
+    if kept and not force:
+        raise UsageError(
+            problems=[
+                Problem(
+                    "is there with another content",
+                    where=str(path),
+                    hint="take --force to replace it, or another --output",
+                )
+                for path in kept
+            ]
+        )
+    for path, text in changed.items():
+        write_atomic(path, text)
+    return list(changed)
+
+
+def _differs(path: Path, text: str) -> bool:
+    return not path.exists() or read_text(path) != text
