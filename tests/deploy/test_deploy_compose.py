@@ -30,7 +30,12 @@ def test_gpu_service_by_default(run_cli: Run, repository: Any, services: Read, t
     assert (mount["source"], mount["target"], mount["read_only"]) == (str(models.resolve()), "/models", True)
     (device,) = triton["deploy"]["resources"]["reservations"]["devices"]
     assert (device["driver"], device["count"], device["capabilities"]) == ("nvidia", -1, ["gpu"])
-    assert set(services(tmp_path / "out", "cpu", "tune", "build")) == {"triton", "triton-cpu", "build"}
+    everything = services(tmp_path / "out", "cpu", "tune", "build", "monitoring")
+    assert set(everything) == {"triton", "triton-cpu", "build", "prometheus", "grafana"}
+    for service in everything.values():
+        assert all(port["host_ip"] == "127.0.0.1" for port in service.get("ports", ()))
+        for mounted in service["volumes"]:
+            assert Path(mounted["source"]).exists()
 
 
 def test_flags_follow_the_models(run_cli: Run, repository: Any, services: Read, tmp_path: Path) -> None:
@@ -86,7 +91,7 @@ def test_what_is_there_is_kept(run_cli: Run, repository: Any, tmp_path: Path) ->
     models, out = repository(m=PYTHON), tmp_path / "out"
     assert run_cli("deploy", "compose", models, "-o", out).code == 0
     again = run_cli("deploy", "compose", models, "-o", out)
-    assert (again.code, again.out.splitlines()[0]) == (0, "2 files are there unchanged")
+    assert (again.code, again.out.splitlines()[0]) == (0, "7 files are there unchanged")
     (out / ".env").write_text("TRITON_HTTP_PORT=9000\n")
     refused = run_cli("deploy", "compose", models, "-o", out, "--http-port", "8100")
     assert refused.code == 2

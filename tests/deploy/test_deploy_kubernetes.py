@@ -54,7 +54,7 @@ def _patched(base: Any, kustomization: Any) -> Any:
 def _core(files: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     deployment = files["base/deployment.yaml"][0]
     for name, (body, *_) in files.items():
-        if name.startswith("base/") and body["kind"] not in ("Kustomization", "PodMonitor"):
+        if name.startswith("base/") and body["kind"] not in ("Kustomization", "PodMonitor", "PrometheusRule"):
             yield name, body
         if name.startswith("overlays/") and body["kind"] == "Kustomization":
             yield name, _patched(deployment, body)
@@ -119,6 +119,10 @@ def test_kserve_and_pod_monitor_have_the_fields_of_their_definitions(rendered: A
     assert model["modelFormat"]["name"] == runtime["spec"]["supportedModelFormats"][0]["name"]
     (monitor,) = files["base/pod-monitor.yaml"]
     assert (monitor["apiVersion"], monitor["kind"]) == ("monitoring.coreos.com/v1", "PodMonitor")
+    (rule,) = files["base/alerts.yaml"]
+    assert (rule["apiVersion"], rule["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    (group,) = rule["spec"]["groups"]
+    assert all(set(entry) == {"alert", "expr", "for", "labels", "annotations"} for entry in group["rules"])
     ports = files["base/deployment.yaml"][0]["spec"]["template"]["spec"]["containers"][0]["ports"]
     assert monitor["spec"]["podMetricsEndpoints"][0]["port"] in {port["name"] for port in ports}
 

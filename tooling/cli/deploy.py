@@ -25,6 +25,9 @@ _RELEASE = typer.Option(None, "--release", metavar="YY.MM", help="Triton's relea
 _CONFIG_NAME = typer.Option(None, metavar="NAME", help="Serve configs/NAME.pbtxt where there is one.")
 _CONTROL = typer.Option("none", help="none loads all models once; explicit and poll allow changes while serving.")
 _CACHE = typer.Option(None, metavar="SIZE", help="Of the response cache, when a model wants one. Default: 100MiB.")
+_OWNER = typer.Option("unowned", metavar="NAME", help="Who is called: a label of every alert.")
+_P99 = typer.Option("100ms", metavar="TIME", help="The p99 to keep: an alert above it.")
+_QUEUE = typer.Option("10ms", metavar="TIME", help="Queue time of a request that is still as tuned: an alert above it.")
 _FORCE = typer.Option(False, "--force", help="Replace files that have another content.")
 _Control = Literal["none", "poll", "explicit"]
 
@@ -44,12 +47,16 @@ def compose(
     grpc_port: int = typer.Option(8001, min=1, max=65535, help="Port of gRPC on this host."),
     metrics_port: int = typer.Option(8002, min=1, max=65535, help="Port of the metrics on this host."),
     shm_size: str = typer.Option("1GiB", metavar="SIZE", help="Shared memory for Python models."),
+    owner: str = _OWNER,
+    p99: str = _P99,
+    queue_target: str = _QUEUE,
     sweep: str | None = typer.Option(None, metavar="MODEL", help="What `tune` measures. Default: the first."),
     force: bool = _FORCE,
 ) -> None:
     """Write a compose project: Triton on GPUs or without, a perf_analyzer sweep, and a TensorRT builder."""
     from tooling.deploy.compose import ComposeOptions, render_compose
-    from tooling.units import parse_size
+    from tooling.deploy.monitoring import MonitoringOptions
+    from tooling.units import parse_duration_us, parse_size
 
     console = console_of(context)
     found, flags, image = _plan(repository, release, config_name, control, cache_size)
@@ -58,8 +65,9 @@ def compose(
         names = ", ".join(found.models)
         raise UsageError("a model runs on GPUs only", where=repository, got="--gpus none", expected=f"GPUs for {names}")
     requests = _requests(repository, found, sweep)
+    watch = MonitoringOptions("triton:8002", owner, parse_duration_us(p99), parse_duration_us(queue_target))
     options = ComposeOptions(
-        host, http_port, grpc_port, metrics_port, ids, parse_size(shm_size), next(iter(requests), None)
+        host, http_port, grpc_port, metrics_port, ids, parse_size(shm_size), next(iter(requests), None), watch
     )
     files = render_compose(repository, output, found, flags, image, options)
     files = {**files, **{f"requests/{name}.json": text for name, text in requests.items()}}
@@ -78,6 +86,8 @@ def kubernetes(
     name: str | None = typer.Option(None, help="Of the objects. Default: the repository's name."),
     replicas: int = typer.Option(1, min=1, help="Servers at the least: wanted rate by tuned capacity."),
     max_replicas: int = typer.Option(4, min=1, help="Servers at the most."),
+    owner: str = _OWNER,
+    p99: str = _P99,
     queue_target: str = typer.Option("10ms", metavar="TIME", help="Queue time of a request that adds a server."),
     cpu: str = typer.Option("4", metavar="QUANTITY", help="CPU that a server asks for."),
     memory: str = typer.Option("8Gi", metavar="QUANTITY", help="Memory that a server gets."),
@@ -109,6 +119,8 @@ def kubernetes(
         load_timeout_s=parse_duration_us(load_timeout) // 1_000_000,
         bucket=bucket,
         image=image,
+        owner=owner,
+        p99_us=parse_duration_us(p99),
     )
     files = render_kubernetes(found, flags, served, options)
     _write(console, output, files, f"kubectl apply -k {output / 'overlays' / 'pvc'}", force=force)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from tooling.config.templates import environment
+from tooling.deploy.monitoring import MonitoringOptions, render_monitoring
 from tooling.deploy.needs import Needs
 from tooling.deploy.server import IMAGE, ServerFlags
 from tooling.releases import Release
@@ -33,6 +34,7 @@ class ComposeOptions:
     gpus: tuple[str, ...] | None = None
     shm_bytes: int = 2**30
     sweep: str | None = None
+    monitoring: MonitoringOptions = field(default_factory=lambda: MonitoringOptions("triton:8002"))
 
     @property
     def on_gpu(self) -> bool:
@@ -65,7 +67,9 @@ def render_compose(
     names = {COMPOSE_FILE: "docker-compose.yml.j2", ".env": "env.j2"}
     if needs.packages:
         names["Dockerfile"] = "Dockerfile.j2"
-    return {name: env.get_template(f"compose/{template}").render(facts) for name, template in names.items()}
+    files = {name: env.get_template(f"compose/{template}").render(facts) for name, template in names.items()}
+    watched = render_monitoring(replace(options.monitoring, gpu=options.on_gpu), cache=flags.cache_bytes is not None)
+    return files | {f"monitoring/{name}": text for name, text in watched.items()}
 
 
 class _Setting(str):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
+from tooling.deploy.monitoring import MonitoringOptions, alerts
 from tooling.deploy.needs import Needs
 from tooling.deploy.objects import (
     QUEUE_METRIC,
@@ -44,6 +45,7 @@ def render_kubernetes(
         "autoscaler.yaml": autoscaler(options),
         "network-policy.yaml": network_policy(options.name),
         "pod-monitor.yaml": pod_monitor(options.name),
+        "alerts.yaml": _alerts(options),
     }
     files = {f"base/{name}": _yaml([body]) for name, body in base.items()}
     files["base/kustomization.yaml"] = _yaml([_kustomization(resources=sorted(base))])
@@ -88,6 +90,17 @@ def _disruption_budget(name: str) -> Object:
         "kind": "PodDisruptionBudget",
         "metadata": metadata(name),
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app.kubernetes.io/name": name}}},
+    }
+
+
+def _alerts(options: KubernetesOptions) -> Object:
+    """The same alerts as beside compose, for the Prometheus operator."""
+    watch = MonitoringOptions("", options.owner, options.p99_us, options.queue_target_us, gpu=options.gpus > 0)
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": metadata(options.name),
+        "spec": {"groups": [{"name": options.name, "rules": alerts(watch)}]},
     }
 
 

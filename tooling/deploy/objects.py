@@ -33,6 +33,8 @@ class KubernetesOptions:
     load_timeout_s: int = 600
     bucket: str | None = None
     image: str | None = None
+    owner: str = "unowned"
+    p99_us: int = 100_000
 
 
 def metadata(name: str) -> Object:

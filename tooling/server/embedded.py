@@ -196,6 +196,8 @@ class EmbeddedServer:
         ]
         for name, port in ports._asdict().items():
             command += [f"--{name}-address={options.host}", f"--{name}-port={port}"]
+        if options.summary_latencies:
+            command.append("--metrics-config=summary_latencies=true")
         if options.strict_config:
             command.append("--disable-auto-complete-config")
         if options.config_name is not None:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Options of one embedded server; a port of 0 is chosen free. Deadlines are in seconds, each for one call."""
+    """Options of one embedded server; a port of 0 is chosen free. Deadlines are in seconds, each for one call.
+
+    `summary_latencies` adds percentiles to the metrics, at some cost for each request.
+    """
 
     http_port: int = 0
     grpc_port: int = 0
@@ -19,3 +22,4 @@ class ServerOptions:
     strict_config: bool = False
     config_name: str | None = None
     log_verbose: int = 0
+    summary_latencies: bool = False

@@ -1,0 +1,184 @@
+"""Dashboard and alerts: read by the real promtool, answered by a real Prometheus that scrapes a server under load."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tooling.deploy.monitoring import MonitoringOptions, alerts, panels, render_monitoring
+from tooling.server import EmbeddedServer, ServerOptions
+
+ROOT = Path(__file__).parents[2]
+OPTIONS = MonitoringOptions("127.0.0.1:8002", owner="search-team", p99_us=50_000, queue_us=5_000)
+
+
+def write(directory: Path, options: MonitoringOptions = OPTIONS, *, cache: bool = True) -> Path:
+    for name, text in render_monitoring(options, cache=cache).items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def _prometheus_is_there() -> None:
+    if shutil.which("promtool") is None or shutil.which("prometheus") is None:
+        pytest.fail("these tests need Prometheus: install Debian's package `prometheus`", pytrace=False)
+
+
+def promtool(*argv: object) -> str:
+    done = subprocess.run(["promtool", *map(str, argv)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_prometheus_takes_config_and_rules(tmp_path: Path) -> None:
+    said = promtool("check", "config", write(tmp_path) / "prometheus.yml")
+    assert f"{len(alerts(OPTIONS))} rules found" in said
+
+
+def test_dashboard_holds_every_panel(tmp_path: Path) -> None:
+    board = json.loads((write(tmp_path) / "grafana/dashboards/triton.json").read_text())
+    assert [panel["title"] for panel in board["panels"]] == [panel.title for panel in panels(OPTIONS, cache=True)]
+    source = yaml.safe_load((tmp_path / "grafana/provisioning/datasources/prometheus.yml").read_text())
+    assert {panel["datasource"]["uid"] for panel in board["panels"]} == {source["datasources"][0]["uid"]}
+
+
+def test_every_alert_has_an_owner_and_a_section_of_the_runbook() -> None:
+    sections = re.findall(r"^## (\w+)$", (ROOT / "docs" / "runbook.md").read_text(), re.M)
+    for rule in alerts(OPTIONS):
+        assert rule["labels"]["owner"] == "search-team"
+        assert rule["alert"] in sections
+        assert rule["annotations"]["runbook"] == f"runbook.md#{rule['alert'].lower()}"
+
+
+SERIES = "nv_inference_{}{{model='m',version='1'}}"
+FIRES = {
+    # alert: series by name and values; minute at which it must fire. The same series at rest must stay silent.
+    "TritonDown": ({"up{job='triton'}": "0x20"}, {"up{job='triton'}": "1x20"}),
+    "TritonSlow": (
+        {"nv_inference_request_summary_us{model='m',version='1',quantile='0.99'}": "60000x20"},
+        {"nv_inference_request_summary_us{model='m',version='1',quantile='0.99'}": "40000x20"},
+    ),
+    "TritonQueues": (
+        {SERIES.format("queue_duration_us"): "0+6000000x20", SERIES.format("request_success"): "0+1000x20"},
+        {SERIES.format("queue_duration_us"): "0+4000000x20", SERIES.format("request_success"): "0+1000x20"},
+    ),
+    "TritonStalled": (
+        {SERIES.format("pending_request_count"): "3x20", SERIES.format("request_success"): "9x20"},
+        {SERIES.format("pending_request_count"): "3x20", SERIES.format("request_success"): "0+9x20"},
+    ),
+    "TritonErrorBudgetBurns": (
+        {
+            "nv_inference_request_failure{model='m',version='1',reason='BACKEND'}": "0+20x80",
+            SERIES.format("request_success"): "0+980x80",
+        },
+        {
+            "nv_inference_request_failure{model='m',version='1',reason='CANCELED'}": "0+20x80",
+            "nv_inference_request_failure{model='m',version='1',reason='BACKEND'}": "0+1x80",
+            SERIES.format("request_success"): "0+980x80",
+        },
+    ),
+    "TritonGpuMemoryFull": (
+        {"nv_gpu_memory_used_bytes{gpu_uuid='g'}": "97x20", "nv_gpu_memory_total_bytes{gpu_uuid='g'}": "100x20"},
+        {"nv_gpu_memory_used_bytes{gpu_uuid='g'}": "90x20", "nv_gpu_memory_total_bytes{gpu_uuid='g'}": "100x20"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [rule["alert"] for rule in alerts(OPTIONS)])
+def test_alert_fires_when_it_should_and_not_before(name: str, tmp_path: Path) -> None:
+    write(tmp_path)
+    (rule,) = [rule for rule in alerts(OPTIONS) if rule["alert"] == name]
+    for case, fires in zip(FIRES[name], (True, False), strict=True):
+        minute = 75 if name == "TritonErrorBudgetBurns" else 15
+        asked = f"count(ALERTS{{alertname='{name}',alertstate='firing'}})"
+        content: dict[str, Any] = {
+            "rule_files": ["alerts.yml"],
+            "evaluation_interval": "1m",
+            "tests": [
+                {
+                    "interval": "1m",
+                    "input_series": [{"series": series, "values": values} for series, values in case.items()],
+                    "promql_expr_test": [
+                        {
+                            "expr": asked,
+                            "eval_time": f"{minute}m",
+                            "exp_samples": [{"labels": "{}", "value": 1}] if fires else [],
+                        }
+                    ],
+                }
+            ],
+        }
+        (tmp_path / "test.yml").write_text(yaml.safe_dump(content))
+        promtool("test", "rules", tmp_path / "test.yml")
+    assert rule["for"]
+
+
+@pytest.fixture
+def prometheus(minilm_repository: Path, runtime: Any, tmp_path: Path) -> Iterator[str]:
+    """A Prometheus that has scraped a server under load, by its address."""
+    options = ServerOptions(summary_latencies=True)
+    with EmbeddedServer(minilm_repository, runtime, options) as server:
+        server.load("minilm")
+        write(tmp_path, MonitoringOptions(server.metrics_url, gpu=False, interval_s=1), cache=False)
+        with socket.create_server(("127.0.0.1", 0)) as chosen:
+            port = chosen.getsockname()[1]
+        process = subprocess.Popen(
+            [
+                *("prometheus", f"--config.file={tmp_path / 'prometheus.yml'}"),
+                *(f"--storage.tsdb.path={tmp_path / 'data'}", f"--web.listen-address=127.0.0.1:{port}"),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            _load(server, until_s=12)
+            yield f"127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def _load(server: EmbeddedServer, until_s: float) -> None:
+    """Requests one after the other, while Prometheus takes its samples."""
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    tensors = [{"name": name, "datatype": "INT64", "shape": [1, 16], "data": [1] * 16} for name in names]
+    url = f"http://{server.http_url}/v2/models/minilm/infer"
+    body = json.dumps({"inputs": tensors}).encode()
+    end = time.monotonic() + until_s
+    while time.monotonic() < end:
+        urllib.request.urlopen(url, body, timeout=10).close()
+
+
+def _ask(address: str, expression: str) -> list[Any]:
+    url = f"http://{address}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        body = json.load(answer)
+    assert body["status"] == "success", expression
+    return list(body["data"]["result"])
+
+
+@pytest.mark.live
+def test_a_real_prometheus_answers_every_expression(prometheus: str) -> None:
+    options = MonitoringOptions("unused", gpu=False)
+    for panel in panels(options, cache=False):
+        for legend, expression in panel.lines:
+            assert _ask(prometheus, expression), f"{panel.title}, {legend}: {expression}"
+    for rule in alerts(options):
+        # An alert has no result while all is well; what it compares must have one.
+        for part in re.split(r" and ", rule["expr"]):
+            compared = re.sub(r" (>|==|<) [\d.e-]+$", "", part)
+            assert _ask(prometheus, compared), f"{rule['alert']}: {compared}"
