@@ -45,7 +45,7 @@ def test_commands_and_their_options_exist(page: Path, run_cli) -> None:
     """Every `tritune COMMAND … --option` in a page is one that the command's own help shows."""
     for line in re.findall(r"tritune (?!/)([a-z][^`\n|]*)", page.read_text()):
         words = line.split("#")[0].split()
-        command = words[:2] if words[0] == "runtime" else words[:1]
+        command = words[:2] if words[0] in GROUPS else words[:1]
         if not re.fullmatch(r"[a-z-]+", command[0]) or command[0] in NO_COMMANDS:
             continue
         shown = run_cli(*command, "--help")
@@ -54,6 +54,7 @@ def test_commands_and_their_options_exist(page: Path, run_cli) -> None:
             assert option in shown.out or option in GLOBAL, f"{page.name}: tritune {line}"
 
 
+GROUPS = {"deploy", "runtime", "study", "workload"}
 GLOBAL = {"--json", "--quiet", "--verbose", "--no-progress", "--version", "--help"}
 NO_COMMANDS = {
     "takes",
