@@ -41,7 +41,8 @@ def test_the_cpu_service_differs_only_in_its_profile_and_devices():
     both = services("--profile", "cpu")
     cpu, gpu = both["triton-cpu"], both["triton"]
     assert cpu.pop("profiles") == ["cpu"]
-    gpu.pop("deploy")
+    assert cpu.pop("networks") == {"default": {"aliases": ["triton"]}}
+    gpu.pop("deploy"), gpu.pop("networks")
     assert cpu == gpu
 
 
@@ -72,6 +73,27 @@ def test_settings_are_taken_from_the_environment():
     assert service["image"].endswith(":24.12-py3")
     assert (service["ports"][0]["host_ip"], service["ports"][0]["published"]) == ("0.0.0.0", "9000")
     assert service["environment"] == {"TRITON_CONFIG_NAME": "gpu-h200-x1"}
+
+
+def test_sweep_monitoring_and_builder_stand_beside_it(minilm_repository, run_cli, tmp_path, update_golden):
+    """Their files are what `tritune deploy compose` writes for the example model."""
+    assert run_cli("deploy", "compose", minilm_repository, "--output", tmp_path).code == 0
+    kept = ROOT / "tooling" / "data" / "monitoring"
+    pairs = {path: kept / path.relative_to(tmp_path / "monitoring") for path in (tmp_path / "monitoring").rglob("*.*")}
+    pairs[tmp_path / "requests" / "minilm.json"] = ROOT / "perf" / "data" / "minilm-requests.json"
+    for written, ours in pairs.items():
+        if update_golden:
+            ours.parent.mkdir(parents=True, exist_ok=True)
+            ours.write_bytes(written.read_bytes())
+        assert written.read_bytes() == ours.read_bytes(), ours
+    everything = services(*(f"--profile={name}" for name in ("tune", "monitoring", "build")))
+    assert set(everything) == {"triton", "tune", "prometheus", "grafana", "build"}
+    for service in everything.values():
+        assert all(port["host_ip"] == "127.0.0.1" for port in service.get("ports", ()))
+        assert all(Path(mount["source"]).exists() for mount in service["volumes"])
+    tag = current_release().tag
+    assert everything["tune"]["image"] == f"nvcr.io/nvidia/tritonserver:{tag}-py3-sdk"
+    assert everything["build"]["image"] == f"nvcr.io/nvidia/tensorrt:{tag}-py3"
 
 
 def test_without_a_release_compose_says_where_it_stands():

@@ -80,14 +80,15 @@ def test_whole_models_and_ensembles_are_served(start, tmp_path):
     model(repository, "both", 'name: "both"\nplatform: "ensemble"\n', files=())
     done = start(repository, "--log-verbose=1")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [f"--model-repository={repository}", "--log-verbose=1"]
+    percentiles = "--metrics-config=summary_latencies=true"
+    assert done.stdout.splitlines() == [f"--model-repository={repository}", percentiles, "--log-verbose=1"]
 
 
 def test_the_config_name_is_passed_only_when_set(start, tmp_path):
     model(tmp_path / "models", "whole")
     for value, expected in (("", []), ("gpu-h200-x1", ["--model-config-name=gpu-h200-x1"])):
         done = start(tmp_path / "models", TRITON_CONFIG_NAME=value)
-        assert done.stdout.splitlines()[1:] == expected
+        assert done.stdout.splitlines()[2:] == expected
 
 
 @pytest.mark.live

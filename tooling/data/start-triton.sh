@@ -34,5 +34,5 @@ if [ "$models" -eq 0 ]; then
 fi
 [ "$missing" -eq 0 ] || exit 3
 
-exec tritonserver --model-repository="$repository" \
+exec tritonserver --model-repository="$repository" --metrics-config=summary_latencies=true \
     ${TRITON_CONFIG_NAME:+"--model-config-name=$TRITON_CONFIG_NAME"} "$@"
