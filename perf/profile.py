@@ -16,7 +16,7 @@ from perf.client import Exchange, Integers, closed_loop, encode
 from perf.curve import Batch, CurveRun, ServiceCurve, Setting, relative_error
 from perf.grid import Grid, instances_in_effect, splits, threads_in_effect
 from perf.input_data import batch_tensors
-from perf.lengths import traffic_lengths
+from perf.lengths import fit_to_model, traffic_lengths
 from perf.process import ForeignLoad
 from perf.provenance import host_facts, sha256
 from tooling.config.knobs import apply, read
@@ -67,13 +67,18 @@ class _Load(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    name: str
+    model_dir: Path
+    file: Path
     config: ModelConfig
     settings: tuple[Setting, ...]
     rows: tuple[int, ...]
     lengths: tuple[int, ...]
     traffic: tuple[int, ...]
     signature: ModelSignature
+
+    @property
+    def name(self) -> str:
+        return self.model_dir.name
 
     def loads(self, instances: int) -> Iterator[_Load]:
         """The points alone, some of them beside each other, and crowds: of whole batches, of rows to be merged, and of
@@ -100,7 +105,7 @@ def profile(request: ProfileRequest, *, runtime: Runtime, console: Console) -> S
     started, begin = datetime.now(timezone.utc), time.monotonic()
     cpu_s = time.process_time()
     runs: list[CurveRun] = []
-    with EmbeddedServer(request.model_dir.absolute().parent, runtime) as server:
+    with EmbeddedServer(plan.model_dir.parent, runtime) as server:
         foreign = ForeignLoad(server.pid)
         bench = _Bench(server, plan, request)
         with console.progress("profile", len(plan.settings) * MOST_ROUNDS) as progress:
@@ -112,12 +117,11 @@ def profile(request: ProfileRequest, *, runtime: Runtime, console: Console) -> S
                 progress.step(f"{setting}: done", MOST_ROUNDS - number)
         others = foreign.cores(time.process_time() - cpu_s)
     release = current_release()
-    source = locate_model(request.model_dir)
     return ServiceCurve(
         tool={"tritune": version("tritune")},
         server={"tritonserver": release.tritonserver, "onnxruntime": release.onnxruntime},
         host=host_facts(),
-        model={"name": plan.name, "sha256": sha256(source.file)},
+        model={"name": plan.name, "sha256": sha256(plan.file)},
         started=started.isoformat(timespec="seconds"),
         wall_s=round(time.monotonic() - begin, 1),
         foreign_cores=others,
@@ -133,7 +137,7 @@ class _Bench:
         self._server, self._plan = server, plan
         batching = plan.config.max_batch_size > 0
         types = {spec.name: spec.data_type for spec in plan.signature.inputs}
-        tokenizer = request.tokenizer_dir or request.model_dir / "tokenizer"
+        tokenizer = request.tokenizer_dir or plan.model_dir / "tokenizer"
         self._requests = {
             (rows, length): encode(
                 plan.name,
@@ -244,12 +248,15 @@ def _plan(request: ProfileRequest) -> _Plan:
         )
     tokenizer = request.tokenizer_dir or source.model_dir / "tokenizer"
     traffic = traffic_lengths(request.traffic, signature, tokenizer, batching=most > 0)
+    traffic = fit_to_model(traffic, source.model_dir, asked=bool(request.traffic))
+    lengths = fit_to_model(request.lengths, source.model_dir, asked=True) or _three(sorted(traffic) or (1,))
     return _Plan(
-        source.name,
+        source.model_dir,
+        source.file,
         _plain(config),
         tuple(Setting(*split) for split in sorted(set(splits(request.grid, here, cores)))),
         tuple(sorted(set(rows))),
-        tuple(sorted(set(request.lengths or _three(sorted(traffic) or (1,))))),
+        tuple(sorted(set(lengths))),
         traffic,
         signature,
     )

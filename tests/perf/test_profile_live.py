@@ -69,10 +69,15 @@ def test_a_curve_is_measured_stored_and_simulated(run_cli: Callable[..., Any], m
 
 
 def test_a_model_that_cannot_be_profiled_is_refused(run_cli: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    (model / "export.json").write_text('{"max_tokens": 64}')
     for options, message in (
         (("--rows", "5"), "more rows than the model takes"),
         ((), "no tokenizer.json"),
         (("--threads", "x"), "--threads"),
+        (("--traffic", "8", "--lengths", "16,99"), "longer than the model can take"),
+        (("--traffic", "99"), "longer than the model can take"),
+        (("--traffic", "8", "--curve", tmp_path), "not a regular file"),
+        (("--traffic", "8", "--curve", "/proc/none/c.json"), "cannot be written"),
     ):
         code, out, err = run_cli("profile", model, "--curve", tmp_path / "no.json", *options)
         assert (code, out) == (2, ""), message

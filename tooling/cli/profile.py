@@ -39,10 +39,12 @@ def profile(
     from perf.curve import curve_path, write_curve
     from perf.profile import ProfileRequest
     from perf.profile import profile as measure
-    from tooling.repository import cpu_name
+    from tooling.repository import cpu_name, require_writable
     from tooling.runtime import find_runtime
 
     console = console_of(context)
+    if curve:
+        require_writable(curve)
     request = ProfileRequest(
         model_dir=model,
         grid=grid_of(instances, threads, "", ""),
