@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := cpu,export,minilm,tune,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-fast test-long fuzz lint format bench clean
+.PHONY: help setup quickstart test test-fast test-long matrix fuzz lint format bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -26,13 +26,16 @@ quickstart: setup ## Export MiniLM, serve it on a real Triton, tune it with perf
 	@$(BIN)/tritune quickstart
 
 test: setup ## Run the test suite, live tests against the real server included (10 minutes at most)
-	$(BIN)/pytest -q -m 'not long'
+	$(BIN)/pytest -q -m 'not long and not matrix'
 
 test-long: setup ## Run the tests that are too slow for `make test`
 	$(BIN)/pytest -q -m long
 
 test-fast: $(STAMP) ## Run the tests that need no server
-	$(BIN)/pytest -q -m 'not live and not long and not gpu'
+	$(BIN)/pytest -q -m 'not live and not long and not matrix and not gpu'
+
+matrix: setup ## Export, check and serve every architecture of tests/export/zoo.yaml (about 10 minutes)
+	$(BIN)/pytest -q tests/export/test_matrix.py
 
 fuzz: setup ## Ask the real server about 1,000 random models, and mutate 10,000 repositories
 	TRITUNE_FUZZ=1000 $(BIN)/pytest -q tests/check/test_live.py tests/check/test_hostile.py

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tooling.errors import UsageError
 
 MANIFEST_FILE: Final = "export.json"
-_LIBRARIES: Final = ("tritune", "torch", "transformers", "onnx", "onnxruntime")
+_LIBRARIES: Final = ("tritune", "torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 
 
 class _Record(BaseModel):
@@ -35,33 +35,61 @@ class TensorRecord(_Record):
     dims: tuple[int, ...]
 
 
-class ShapeRecord(_Record):
-    """The largest absolute difference from torch at one (batch, length)."""
+class BatchRecord(_Record):
+    """How far one batch is off: absolutely, and as a part of its largest element (see `export.verify`)."""
 
-    batch: int
-    length: int
+    batch: str
     max_abs_error: float
+    relative_error: float
 
 
 class VerificationRecord(_Record):
-    tolerance: float
+    """Limits and what was found; `cosine` and `top1` are null where they say nothing about the task.
+
+    `looks_at_padding`: the model, in torch as well, answers a padded row otherwise than the row alone.
+    """
+
+    limits: dict[str, float]
     max_abs_error: float
-    shapes: tuple[ShapeRecord, ...]
+    relative_error: float
+    cosine: float | None
+    top1: float | None
+    looks_at_padding: bool
+    batches: tuple[BatchRecord, ...]
+
+
+class PassedOverRecord(_Record):
+    """An exporter that was tried before the one that was taken, and why it was not."""
+
+    exporter: str
+    reason: str
 
 
 class ExportManifest(_Record):
-    """`export.json` of a model directory. Sizes are bytes, `duration_s` seconds, `max_tokens` counts special tokens."""
+    """`export.json` of a model directory. Sizes are bytes, `duration_s` seconds, `max_tokens` counts special tokens.
 
-    schema_version: Literal[1] = 1
+    `key` stands for everything the export follows from. `fused` counts the operators that the optimiser made.
+    `dropped_inputs` are those that no output depends on.
+    """
+
+    schema_version: Literal[2] = 2
+    key: str
     source: SourceRecord
+    task: str
+    precision: str
     exporter: str
+    passed_over: tuple[PassedOverRecord, ...]
     versions: dict[str, str]
+    release: str
     opset: int
     ir_version: int
     inputs: tuple[TensorRecord, ...]
     outputs: tuple[TensorRecord, ...]
+    dropped_inputs: tuple[str, ...]
+    labels: int | None
     steps: tuple[str, ...]
-    max_tokens: int
+    fused: dict[str, int]
+    max_tokens: int | None
     model_bytes: int
     model_sha256: str
     verification: VerificationRecord

@@ -11,7 +11,7 @@ from export.source import first_line, missing_library
 from export.verify import open_session
 from tooling.console import Console
 from tooling.errors import Refused, UsageError
-from tooling.repository import MODEL_FILE
+from tooling.repository import locate_model
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +33,7 @@ def check_padding(model_dir: Path, edges: Sequence[int], max_tokens: int, pad_to
     MissingError without onnxruntime or tokenizers, UsageError for files that cannot be loaded.
     """
     with quiet(console):
-        model = _Model(model_dir / "1" / MODEL_FILE, pad_token)
+        model = _Model(locate_model(model_dir / "1").file, pad_token)
         encodings = _encode(model_dir / "tokenizer" / "tokenizer.json", max_tokens)
         worst = 0.0
         alone = [(e, model.run([e], len(e.ids))) for e in encodings if e.ids]
@@ -109,7 +109,7 @@ def _changes(fitting: Sequence[tuple[Any, Answers]], padded: Answers) -> Iterato
     for row, (encoding, alone) in enumerate(fitting):
         for name, answer in padded.items():
             expected = alone[name][0]
-            got = answer[row, : len(encoding.ids)] if expected.ndim == 2 else answer[row]
+            got = answer[row] if answer[row].shape == expected.shape else answer[row, : len(encoding.ids)]
             scale = max(1.0, float(np.abs(expected).max()))
             change = np.abs(got.astype(np.float64) - expected).max() / scale
             yield f"output `{name}` of a text of {len(encoding.ids)} tokens", float(np.nan_to_num(change, nan=np.inf))

@@ -29,6 +29,7 @@ _TOKENIZER_FILES: Final = (
     "spiece.model",
     "tokenizer.model",
 )
+_PROCESSOR_FILES: Final = ("preprocessor_config.json", "processor_config.json")
 _MISSING_HINTS: Final = {
     "config.json": "name the directory that `save_pretrained` wrote",
     WEIGHTS_FILE: "write it from the weights you have: `AutoModel.from_pretrained(SOURCE).save_pretrained(SOURCE)`",
@@ -53,7 +54,8 @@ class Source:
     """A checked Hugging Face directory.
 
     `id` is what the user named, `revision` the commit of a hub download. `directory` holds the transformer: config,
-    weights, tokenizer. `modules` is what `modules.json` lists, the transformer first (empty without that file).
+    weights, tokenizer, image processor, and in `code` the Python that comes with it, named only where it is trusted.
+    `modules` is what `modules.json` lists, the transformer first (empty without that file).
     """
 
     id: str
@@ -64,6 +66,13 @@ class Source:
     modules: tuple[Module, ...]
     weights: tuple[Path, ...]
     tokenizer: tuple[Path, ...]
+    processor: tuple[Path, ...] = ()
+    code: tuple[Path, ...] = ()
+
+    @property
+    def tokenizer_file(self) -> Path | None:
+        """The file of the fast tokenizer, where there is one."""
+        return next((path for path in self.tokenizer if path.name == _TOKENIZER), None)
 
     @property
     def name(self) -> str:
@@ -77,7 +86,8 @@ class Source:
 
     def digest(self) -> str:
         """SHA-256 over the names and contents of every file that the exported model follows from."""
-        files = {self.directory / "config.json", *self.weights, *self.tokenizer, self.root / MODULES_FILE}
+        files = {self.directory / "config.json", *self.weights, *self.tokenizer, *self.processor, *self.code}
+        files |= {self.root / MODULES_FILE}
         files |= {self.directory / "sentence_bert_config.json"}
         files |= {module.folder / name for module in self.modules for name in ("config.json", WEIGHTS_FILE)}
         total = hashlib.sha256()
@@ -111,12 +121,14 @@ def bundled_minilm() -> Path:
     return Path(places[0]) / "model"
 
 
-def open_source(source: Path | str) -> Source:
+def open_source(source: Path | str, *, code: bool = False) -> Source:
     """Find the directory of `source` (a hub id is downloaded) and check that all an export needs is whole.
+
+    With `code` Python that comes with a model is taken along; nothing here runs it. Models of images need no tokenizer.
 
     Raises UsageError with all problems of the directory at once, MissingError when the hub cannot be reached.
     """
-    root, revision = _locate(source)
+    root, revision = _locate(source, code=code)
     modules = tuple(_read_modules(root))
     directory = modules[0].folder if modules else root
     problems = [
@@ -127,7 +139,9 @@ def open_source(source: Path | str) -> Source:
             hint=hint,
         )
         for name, hint in _MISSING_HINTS.items()
-        if not (directory / name).is_file() and not (name == WEIGHTS_FILE and (directory / _INDEX_FILE).is_file())
+        if not (directory / name).is_file()
+        and not (name == WEIGHTS_FILE and (directory / _INDEX_FILE).is_file())
+        and not (name == _TOKENIZER and (directory / "config.json").is_file() and not _reads_text(directory))
     ]
     if problems:
         raise UsageError(problems=problems)
@@ -142,10 +156,18 @@ def open_source(source: Path | str) -> Source:
                 "not a tokenizer", where=path, expected="an object with a `model`", hint=_MISSING_HINTS[_TOKENIZER]
             )
     config = _read_json(directory / "config.json")
-    return Source(str(source), revision, root, directory, config, modules, weights, tokenizer)
+    processor = tuple(path for name in _PROCESSOR_FILES if (path := directory / name).is_file())
+    trusted = tuple(sorted(directory.glob("*.py"))) if code else ()
+    return Source(str(source), revision, root, directory, config, modules, weights, tokenizer, processor, trusted)
 
 
-def _locate(source: Path | str) -> tuple[Path, str | None]:
+def _reads_text(directory: Path) -> bool:
+    """Whether the config speaks of a vocabulary."""
+    config = _read_json(directory / "config.json")
+    return "vocab_size" in config or isinstance(config.get("text_config"), dict) or "image_size" not in config
+
+
+def _locate(source: Path | str, *, code: bool) -> tuple[Path, str | None]:
     """The directory of the source, and the commit when it comes from the hub."""
     path = Path(source)
     if path.is_dir():
@@ -155,7 +177,7 @@ def _locate(source: Path | str) -> tuple[Path, str | None]:
             "not a directory", where=path, expected="a Hugging Face model directory or a hub id", hint="name its folder"
         )
     if isinstance(source, str) and _HUB_ID.fullmatch(source):
-        snapshot = _download(source)
+        snapshot = _download(source, code=code)
         return snapshot, snapshot.name
     raise UsageError(
         "no such directory",
@@ -165,13 +187,13 @@ def _locate(source: Path | str) -> tuple[Path, str | None]:
     )
 
 
-def _download(model_id: str) -> Path:
-    """The snapshot of a hub model in the user's cache; only data files are taken, never code."""
+def _download(model_id: str, *, code: bool) -> Path:
+    """The snapshot of a hub model in the user's cache; of code nothing is taken unless it is asked for."""
     try:
         from huggingface_hub import errors, snapshot_download
     except ImportError as error:
         raise missing_library(error) from error
-    wanted = ["*.json", "*.txt", "*.model", "model*.safetensors", f"*/{WEIGHTS_FILE}"]
+    wanted = ["*.json", "*.txt", "*.model", "model*.safetensors", f"*/{WEIGHTS_FILE}", *(["*.py"] if code else [])]
     try:
         return Path(snapshot_download(model_id, allow_patterns=wanted, ignore_patterns=["onnx/*", "openvino/*"]))
     except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:

@@ -22,10 +22,10 @@ from tooling.config.render import render
 from tooling.console import Console
 from tooling.errors import Problem, UsageError
 from tooling.repository import (
-    MODEL_FILE,
     check_model_name,
     config_path,
     guard_overwrite,
+    locate_model,
     publish,
     read_config,
     staging,
@@ -42,7 +42,7 @@ PADDINGS: Final = ("none", "buckets", "models", "merged")
 MAX_BATCH_SIZE: Final = 8
 TOKEN_COUNT: Final = "token_count"
 SETTINGS_FILE: Final = "text.json"
-_TENSORS: Final = ("input_ids", "attention_mask", "token_type_ids")  # what a tokenizer gives
+TENSORS: Final = ("input_ids", "attention_mask", "token_type_ids")  # what a tokenizer gives
 _STEP_CODE: Final = Path(__file__).with_name("triton")
 _CODE: Final = {
     "none": ("tokenizer", "texts"),
@@ -159,7 +159,7 @@ class _Plan:
 
 
 def _plan(model_dir: Path, name: str, options: TextOptions) -> _Plan:
-    manifest, signature = read_manifest(model_dir), read_onnx(model_dir / "1" / MODEL_FILE)
+    manifest, signature = read_manifest(model_dir), read_onnx(locate_model(model_dir / "1").file)
     _check_inputs(model_dir, signature)
     config = _model_config(model_dir, signature)
     if config.max_batch_size < 1:
@@ -179,9 +179,9 @@ def _plan(model_dir: Path, name: str, options: TextOptions) -> _Plan:
 
 def _check_inputs(model_dir: Path, signature: ModelSignature) -> None:
     problems = [
-        Problem(f"input `{spec.name}` is none that a tokenizer gives", str(model_dir), expected=", ".join(_TENSORS))
+        Problem(f"input `{spec.name}` is none that a tokenizer gives", str(model_dir), expected=", ".join(TENSORS))
         for spec in signature.required_inputs
-        if spec.name not in _TENSORS
+        if spec.name not in TENSORS
     ]
     problems += [
         Problem(f"output `{spec.name}` has the name of the pipeline's own output", str(model_dir))
@@ -193,15 +193,16 @@ def _check_inputs(model_dir: Path, signature: ModelSignature) -> None:
 
 
 def _max_tokens(options: TextOptions, manifest: ExportManifest, model_dir: Path) -> int:
-    asked = options.max_tokens
-    if asked is not None and asked > manifest.max_tokens:
+    asked, limit = options.max_tokens, manifest.max_tokens
+    assert limit is not None  # a model of text has one
+    if asked is not None and asked > limit:
         raise UsageError(
             "texts would be longer than the model takes",
             where="--max-tokens",
             got=asked,
-            expected=f"at most {manifest.max_tokens} ({model_dir / 'export.json'})",
+            expected=f"at most {limit} ({model_dir / 'export.json'})",
         )
-    return asked or manifest.max_tokens
+    return asked or limit
 
 
 def _token_settings(model_dir: Path) -> dict[str, int]:

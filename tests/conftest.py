@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,6 +50,14 @@ def run_cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., CliResult]:
         return CliResult(code, out, err)
 
     return run
+
+
+@pytest.fixture(scope="session", autouse=True)
+def export_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Exports of this run are kept for this run only: what earlier code exported is not taken."""
+    os.environ["TRITUNE_EXPORT_CACHE"] = str(tmp_path_factory.mktemp("export-cache"))
+    yield
+    del os.environ["TRITUNE_EXPORT_CACHE"]
 
 
 @pytest.fixture(scope="session")

@@ -111,12 +111,6 @@ def test_only_inputs_that_carry_information(kind: str, make_model: Callable[...,
     assert [tensor.name for tensor in result.manifest.inputs] == ["input_ids", "attention_mask"]
 
 
-@pytest.mark.parametrize("opset", [14, 20])
-def test_both_ends_of_the_opset_range(opset: int, bert_dir: Path, tmp_path: Path) -> None:
-    manifest = export_model(bert_dir, tmp_path, opset=opset, console=SILENT).manifest
-    assert (manifest.opset, manifest.ir_version <= 10) == (opset, True)
-
-
 def test_dense_without_its_weights(source: Path, add_modules: Callable[..., Path], tmp_path: Path) -> None:
     from export.source import open_source
     from tooling.errors import UsageError

@@ -16,7 +16,7 @@ def test_result_on_stdout_progress_on_stderr(run_cli: Run, bert_dir: Path, tmp_p
     assert done.code == 0
     first, *rest = done.out.splitlines()
     assert first.startswith(f"{tmp_path}/m/1/model.onnx  (exported in ")
-    assert "opset 17, IR 8" in first
+    assert "feature-extraction, fp32, torchscript, 0.1 MB, opset 18, IR 8" in first
     assert rest[:4] == [
         "  input   input_ids INT64 [-1, -1]",
         "  input   attention_mask INT64 [-1, -1]",
@@ -31,11 +31,11 @@ def test_result_on_stdout_progress_on_stderr(run_cli: Run, bert_dir: Path, tmp_p
 
 
 def test_json_holds_the_manifest(run_cli: Run, bert_dir: Path, tmp_path: Path) -> None:
-    done = run_cli("export", bert_dir, "-r", tmp_path, "--opset", "18", "--json", "-q")
+    done = run_cli("export", bert_dir, "-r", tmp_path, "--opset", "17", "--json", "-q")
     data = done.json["data"]
     assert (done.code, done.err, data["reused"]) == (0, "", False)
     assert data["path"] == str(tmp_path / "tiny-bert" / "1" / "model.onnx")
-    assert data["manifest"]["opset"] == 18
+    assert data["manifest"]["opset"] == 17
 
 
 def test_what_libraries_print_shows_only_with_v(run_cli: Run, bert_dir: Path, tmp_path: Path) -> None:
@@ -50,6 +50,11 @@ def test_what_libraries_print_shows_only_with_v(run_cli: Run, bert_dir: Path, tm
     ("argv", "code", "message"),
     [
         (["SOURCE", "--repository", "REPO", "--opset", "9"], 2, "unsupported opset"),
+        (["SOURCE", "--repository", "REPO", "--opset", "22", "--release", "24.10"], 2, "expected 14 to 21 for the"),
+        (["SOURCE", "--repository", "REPO", "--release", "24.13"], 2, "no known release of Triton"),
+        (["SOURCE", "--repository", "REPO", "--task", "summarization"], 2, "unsupported task"),
+        (["SOURCE", "--repository", "REPO", "--external-data", "3GB"], 2, "--external-data: no file holds so much"),
+        (["SOURCE", "--repository", "REPO", "--precision", "bf16"], 2, "'bf16' is not one of"),
         (["SOURCE", "--repository", "REPO", "--name", "a b"], 2, "not a usable model name"),
         (["REPO", "--repository", "REPO"], 2, "no such directory"),
         (["SOURCE"], 2, "missing option '--repository'"),

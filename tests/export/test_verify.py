@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from export.batches import LEFT_SHAPES, SHAPES
+from export.exporters import run_exporter
+from export.graph import Reference, make_graph
+from export.model_file import save_model
 from export.plan import ExportPlan, Normalize, Pool, make_plan
 from export.quiet import quiet
 from export.source import open_source
-from export.torch_onnx import TorchModel, load_model, torch_reference, write_onnx
-from export.verify import SHAPES, Verification, verify
+from export.torch_model import TorchModel, load_model
+from export.verify import Verification, verify
 from tooling.console import Console
 from tooling.errors import UsageError
 
@@ -24,8 +29,12 @@ Forward = Callable[[Any, Any, Any, Any], Any]
 
 @pytest.fixture(scope="module")
 def plan(bert_dir: Path) -> ExportPlan:
-    base = make_plan(open_source(bert_dir))
-    return ExportPlan(STEPS, base.opset, base.max_tokens, base.vocabulary, base.pad_token, base.token_types)
+    return dataclasses.replace(make_plan(open_source(bert_dir)), steps=STEPS)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(bert_dir: Path) -> Path:
+    return bert_dir / "tokenizer.json"
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +44,12 @@ def model(bert_dir: Path, plan: ExportPlan) -> TorchModel:
 
 
 @pytest.fixture
-def judge(model: TorchModel, plan: ExportPlan, tmp_path: Path) -> Callable[..., Verification]:
+def judge(model: TorchModel, plan: ExportPlan, tokenizer: Path, tmp_path: Path) -> Callable[..., Verification]:
     """Export `forward(transformer, ids, mask, types)` for real and verify the file against the model."""
 
-    def run(forward: Forward, transformer: Any = model.transformer, axes: bool = True) -> Verification:
+    def run(
+        forward: Forward, transformer: Any = model.module, axes: bool = True, precision: str = "fp32"
+    ) -> Verification:
         import torch
 
         class Broken(torch.nn.Module):
@@ -67,7 +78,7 @@ def judge(model: TorchModel, plan: ExportPlan, tmp_path: Path) -> Callable[..., 
                 dynamo=False,
             )
         with quiet(SILENT):
-            return verify(path, torch_reference(model, STEPS), plan)
+            return verify(path, Reference(model, plan), plan, tokenizer, precision)
 
     return run
 
@@ -99,6 +110,10 @@ def token_types_ignored(transformer: Any, ids: Any, mask: Any, types: Any) -> An
     return right(transformer, ids, mask, types * 0)
 
 
+def inputs_swapped(transformer: Any, ids: Any, mask: Any, types: Any) -> Any:
+    return right(transformer, ids, types + mask, mask)
+
+
 def positions_of_the_sample(transformer: Any, ids: Any, mask: Any, types: Any) -> Any:
     import torch
 
@@ -113,15 +128,20 @@ def positions_that_stop(transformer: Any, ids: Any, mask: Any, types: Any) -> An
 
 
 def test_right_file_passes_on_at_least_six_shapes_with_padding(
-    model: TorchModel, plan: ExportPlan, tmp_path: Path
+    model: TorchModel, plan: ExportPlan, tokenizer: Path, tmp_path: Path
 ) -> None:
-    path = tmp_path / "model.onnx"
     with quiet(SILENT):
-        write_onnx(model, plan, path)
-        found = verify(path, torch_reference(model, STEPS), plan)
+        written = run_exporter("torchscript", make_graph(model, plan), plan, tmp_path)
+        found = verify(save_model(written.model, tmp_path), Reference(model, plan), plan, tokenizer)
     assert found.passed
     assert 0 < found.worst.max_abs_error < 1e-5
-    assert len({(c.batch, c.length) for c in found.checks}) == len(SHAPES) >= 6
+    assert found.cosine is not None and found.cosine > 0.99999
+    named = [check.batch for check in found.checks]
+    assert [sum(word in name for name in named) for word in ("right-padded", "left-padded", "sentences")] == [
+        len(SHAPES),
+        len(LEFT_SHAPES),
+        4,
+    ]
 
 
 def test_mistakes_below_are_the_only_difference_from_a_right_file(judge: Callable[..., Verification]) -> None:
@@ -129,15 +149,23 @@ def test_mistakes_below_are_the_only_difference_from_a_right_file(judge: Callabl
 
 
 @pytest.mark.parametrize(
-    "mistake", [mask_ignored, pooled_without_mask, token_types_ignored, positions_of_the_sample, positions_that_stop]
+    "mistake",
+    [
+        mask_ignored,
+        pooled_without_mask,
+        token_types_ignored,
+        positions_of_the_sample,
+        positions_that_stop,
+        inputs_swapped,
+    ],
 )
 def test_wrong_graph_is_refused(mistake: Forward, judge: Callable[..., Verification]) -> None:
     assert not judge(mistake).passed
 
 
 def test_mask_matters_only_where_there_is_padding(judge: Callable[..., Verification]) -> None:
-    errors = {(c.batch, c.length): c.max_abs_error for c in judge(mask_ignored).checks}
-    assert errors[1, 16] < 1e-5 < 1e-2 < errors[3, 9]
+    errors = {check.batch: check.max_abs_error for check in judge(mask_ignored).checks}
+    assert errors["1 × 16 tokens, right-padded"] < 1e-5 < 1e-2 < errors["3 × 9 tokens, right-padded"]
 
 
 def test_frozen_axes_are_refused_with_the_reason_of_onnxruntime(judge: Callable[..., Verification]) -> None:
@@ -149,20 +177,24 @@ def test_frozen_axes_are_refused_with_the_reason_of_onnxruntime(judge: Callable[
 def test_weights_off_by_a_thousandth_are_refused(judge: Callable[..., Verification], model: TorchModel) -> None:
     import torch
 
-    scaled = copy.deepcopy(model.transformer)
+    scaled = copy.deepcopy(model.module)
     with torch.no_grad():
         for weight in scaled.parameters():
             weight *= 1.001
     found = judge(right, scaled)
     assert not found.passed
     assert found.worst.max_abs_error < 0.1
+    (fault,) = found.faults()
+    assert "embeddings[" in fault and "limit 0.0001" in fault
 
 
 def test_not_a_number_is_refused(judge: Callable[..., Verification]) -> None:
     def divided_by_zero(transformer: Any, ids: Any, mask: Any, types: Any) -> Any:
         return right(transformer, ids, mask, types) / (mask.sum() - mask.sum())
 
-    assert not judge(divided_by_zero).passed
+    found = judge(divided_by_zero)
+    assert not found.passed
+    assert "infinite or not a number" in next(found.faults())
 
 
 def test_answer_of_another_shape_is_refused(judge: Callable[..., Verification]) -> None:
@@ -175,4 +207,9 @@ def test_garbage_file_is_a_usage_error(model: TorchModel, plan: ExportPlan, tmp_
     path = tmp_path / "model.onnx"
     path.write_bytes(b"not an onnx file")
     with pytest.raises(UsageError, match="onnxruntime cannot load"):
-        verify(path, torch_reference(model, STEPS), plan)
+        verify(path, Reference(model, plan), plan)
+
+
+@pytest.mark.parametrize("mistake", [mask_ignored, pooled_without_mask, positions_that_stop])
+def test_looser_limits_of_half_precision_still_refuse(mistake: Forward, judge: Callable[..., Verification]) -> None:
+    assert not judge(mistake, precision="fp16").passed

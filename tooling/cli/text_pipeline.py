@@ -163,10 +163,10 @@ def _new_config(model_dir: Path) -> ModelConfig:
     from export.text_pipeline import MAX_BATCH_SIZE
     from tooling.config.build import build_config
     from tooling.config.knobs import Knobs
-    from tooling.repository import MODEL_FILE
+    from tooling.repository import locate_model
     from tooling.signature.onnx_file import read_onnx
 
-    return build_config(read_onnx(model_dir / "1" / MODEL_FILE), model_dir.name, Knobs(MAX_BATCH_SIZE))
+    return build_config(read_onnx(locate_model(model_dir / "1").file), model_dir.name, Knobs(MAX_BATCH_SIZE))
 
 
 def _measured(curve: ServiceCurve, config: ModelConfig) -> Any:
@@ -204,7 +204,7 @@ def _lengths(model_dir: Path, ask: TextAsk) -> tuple[int, ...]:
 
     limit = ask.max_tokens or read_manifest(model_dir).max_tokens
     texts = read_texts(ask.texts) if ask.texts else sentences()
-    return tuple(max(1, min(length, limit)) for length in token_lengths(texts, model_dir / "tokenizer"))
+    return tuple(max(1, min(length, limit or length)) for length in token_lengths(texts, model_dir / "tokenizer"))
 
 
 def read_texts(path: Path) -> tuple[str, ...]:
@@ -227,7 +227,13 @@ def read_texts(path: Path) -> tuple[str, ...]:
 
 
 def write_clients_of(model_dir: Path) -> None:
-    """The clients of a model that was exported by itself, for its tensors: a config may not fit them yet."""
-    from export.clients import write_clients
+    """The clients of a model that was exported by itself, for its tensors: a config may not fit them yet.
 
-    write_clients(model_dir, _new_config(model_dir))
+    Models of images, and decoders, which want their cache back, have none.
+    """
+    from export.clients import write_clients
+    from export.text_pipeline import TENSORS
+
+    config = _new_config(model_dir)
+    if all(tensor.name in TENSORS for tensor in config.input):
+        write_clients(model_dir, config)

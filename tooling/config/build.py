@@ -10,6 +10,7 @@ from typing import Any, Final
 from tooling.config import backends, onnxruntime_options, release_rules, rules, tensor_rules, warmup
 from tooling.config.changes import Changes, knob_problems
 from tooling.config.knobs import Knobs, apply
+from tooling.config.labels import name_labels
 from tooling.config.names import name_problem
 from tooling.config.proto import ModelConfig, pb
 from tooling.errors import Problem, UsageError
@@ -47,6 +48,8 @@ def build_config(
         _fill(config.input.add(optional=tensor.optional), tensor, batching)
     for tensor in signature.outputs:
         _fill(config.output.add(), tensor, batching)
+    if batching:
+        name_labels(config, signature, folder)
     try:
         config = changes.apply(apply(knobs, config))
     except UsageError as error:

@@ -35,7 +35,7 @@ def test_one_command_writes_all_and_says_what(export: Run, tmp_path: Path) -> No
 
 def test_buckets_come_from_real_texts(export: Run, tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
-    texts.write_text("\n".join(["w1 w2 w3"] * 30 + [" ".join(["w4"] * 20)] * 30 + ["", "w5 " * 500]))
+    texts.write_text("\n".join(["abc"] * 30 + ["ab" * 10] * 30 + ["", "abcde" * 100]))  # a token a letter
     done = export("--pipeline", "text", "--texts", texts, "--json", "-q")
     assert done.json["data"]["pipeline"]["buckets"] == [3, 20, 64]
 
