@@ -17,6 +17,9 @@ $(STAMP): pyproject.toml
 	@echo "Installing tritune into $(VENV) with $(PYTHON) (a few minutes the first time)" >&2
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/stubs tensorrt-stubs==10.13.0.35.1
+	@# As published they are no Python: a parameter is called `in`, and one without a default follows those with one.
+	@sed -i.published -E 's/\bin: /in_: /g; s/(= None, [a-z_]+: int)\)/\1 = ...)/' $(VENV)/stubs/tensorrt_bindings/tensorrt.pyi
 	@touch $@
 
 setup: $(STAMP) ## Make the virtual environment and the embedded server's own environment

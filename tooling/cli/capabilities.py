@@ -152,7 +152,7 @@ def _tensorrt() -> list[Capability]:
     found = _installed("tensorrt")
     if found:
         return [Capability("tensorrt", "ok", found)]
-    return [Capability("tensorrt", "missing", "not needed yet: engines are not built by tritune", None)]
+    return [Capability("tensorrt", "missing", "engines are built in NVIDIA's container where docker is", None)]
 
 
 def _first_line(command: list[str]) -> str | None:

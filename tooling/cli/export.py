@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import CLIENTS, MOST
+from tooling.cli.engine import SETTINGS, Builder, EngineAsk, export_engine, parse_settings
+from tooling.cli.options import CLIENTS, MOST, counts
 from tooling.cli.text_pipeline import Invalid, Padding, Pipeline, TextAsk, write_clients_of, write_pipeline
 
 if TYPE_CHECKING:
     from export.manifest import ExportManifest, TensorRecord
     from export.run import ExportResult
 
+_Format = Literal["onnx", "tensorrt"]
 _Precision = Literal["fp32", "fp16", "int8"]
 _Exporter = Literal["dynamo", "torchscript"]
 
@@ -44,6 +47,11 @@ def export(
         metavar="SIZE",
         help="Put larger weights into a file of their own; default: 2GB, which is as much as fits.",
     ),
+    file_format: _Format = typer.Option("onnx", "--format", help="tensorrt: an engine, from ONNX or any source."),
+    max_batch_size: int | None = typer.Option(None, min=1, help="Of an engine; default: 8."),
+    builder: Builder | None = typer.Option(None, help="Of an engine. Default: container, else trtexec, else python."),
+    engine: list[str] = typer.Option([], metavar="KEY=VALUE", help=f"Of an engine: {', '.join(SETTINGS)}."),
+    print_command: bool = typer.Option(False, "--print-command", help="Show how an engine would be built."),
     trust_remote_code: bool = typer.Option(False, "--trust-remote-code", help="Run Python that the model comes with."),
     force: bool = typer.Option(
         False, "--force", help="Export even if the same export is already there; replace edited configs."
@@ -79,6 +87,23 @@ def export(
         inline_bytes=_inline_bytes(external_data),
     )
     console = console_of(context)
+    if file_format == "tensorrt":
+        edges = counts("--buckets", buckets) or ((max_tokens,) if max_tokens else ())
+        wanted = EngineAsk(
+            release, precision == "fp16", max_batch_size, edges, builder, parse_settings(engine), print_command
+        )
+        TextAsk(padding, "", texts, curve, concurrency, None, invalid_utf8).refuse_unused(name)
+        onnx = replace(options, precision=wanted.onnx_precision(precision))
+        export_engine(
+            source,
+            repository,
+            name,
+            wanted,
+            lambda: export_model(source, repository, name, onnx, force=force, console=console).model_file,
+            console,
+        )
+        return
+    EngineAsk(None, False, max_batch_size, (), builder, parse_settings(engine), print_command).refuse_unused()
     ask = TextAsk(padding, buckets, texts, curve, concurrency, max_tokens, invalid_utf8)
     entry = ask.entry_name(source, name) if pipeline else ask.refuse_unused(name)
     named = f"{entry}_model" if pipeline else entry

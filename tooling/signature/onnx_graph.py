@@ -44,8 +44,8 @@ class OnnxGraph:
     """One ONNX file. Without a `signature`, `problems` say why.
 
     `opsets` are by domain ("" is ai.onnx), `axes` the axis names of each input and output, `operators` (domain, type)
-    those that are no functions of the file,
-    `lookups` the rows of the table that an input's values index.
+    those that are no functions of the file, `weight_types` the types of its weights, `lookups` the rows of the
+    table that an input's values index.
     """
 
     path: Path
@@ -56,6 +56,7 @@ class OnnxGraph:
     axes: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     operators: frozenset[tuple[str, str]] = frozenset()
     outside: tuple[OutsideData, ...] = ()
+    weight_types: frozenset[str] = frozenset()
     lookups: Mapping[str, int] = field(default_factory=dict)
     contradictions: tuple[Contradiction, ...] = ()
 
@@ -76,6 +77,7 @@ def read_graph(path: Path) -> OnnxGraph:
             "operators": frozenset((_domain(node.domain), node.op_type) for node in model.graph.node)
             - {(_domain(function.domain), function.name) for function in model.functions},
             "outside": _outside(model.graph),
+            "weight_types": _weight_types(model.graph),
             "lookups": _lookups(model.graph),
             "contradictions": _contradictions(model),
         }
@@ -110,6 +112,13 @@ def _outside(graph: Any) -> tuple[OutsideData, ...]:
         location = entries.get("location", "")
         needed[location] = max(needed.get(location, 0), end)
     return tuple(OutsideData(location, size) for location, size in sorted(needed.items()))
+
+
+def _weight_types(graph: Any) -> frozenset[str]:
+    """The ONNX names of the element types, such as FLOAT16."""
+    from onnx import TensorProto
+
+    return frozenset(TensorProto.DataType.Name(tensor.data_type) for tensor in graph.initializer)
 
 
 def _lookups(graph: Any) -> dict[str, int]:

@@ -6,7 +6,9 @@ A plan cannot be opened without its GPU, so whoever builds one leaves this file 
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -14,6 +16,7 @@ from tooling.errors import Problem, UsageError
 from tooling.signature.declared import data_type
 from tooling.signature.spec import Profile, TensorSpec
 
+HardwareCompatibility = Literal["ampere+", "same-compute-capability"]
 _Dims = tuple[int, ...]
 _LARGEST = 2**20
 
@@ -58,7 +61,11 @@ class PlanRange(_Part):
 
 
 class PlanManifest(_Part):
-    """Versions as TensorRT writes them (`10.5.0.18`), the GPU's compute capability (`8.9`), tensors and profiles."""
+    """Versions as TensorRT writes them (`10.5.0.18`), the GPU's compute capability (`8.9`), tensors and profiles.
+
+    `precision` onnx: every type is the ONNX file's; fp16: kernels may be half precision. `build_s` is in seconds. What
+    a builder does not know is left out.
+    """
 
     schema_version: int = 1
     tensorrt: str = Field(pattern=r"^\d+\.\d+(\.\d+){0,2}$")
@@ -66,7 +73,12 @@ class PlanManifest(_Part):
     inputs: tuple[PlanTensor, ...] = Field(strict=False)
     outputs: tuple[PlanTensor, ...] = Field(strict=False)
     profiles: tuple[dict[str, PlanRange], ...] = Field((), strict=False)
+    precision: Literal["onnx", "fp16"] | None = None
+    version_compatible: bool = False
+    hardware_compatibility: HardwareCompatibility | None = None
     source_sha256: str | None = None
+    built: datetime | None = Field(None, strict=False)
+    build_s: float | None = None
 
     @model_validator(mode="after")
     def _profiles_cover_inputs(self) -> PlanManifest:

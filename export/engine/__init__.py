@@ -1,0 +1,1 @@
+"""TensorRT engines for the release that will serve them. Layer: export, beside the ONNX exporters."""

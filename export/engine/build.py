@@ -1,0 +1,169 @@
+"""Builds an engine where it can be built, and leaves its sidecar beside it. Layer: export.engine, top."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Final, Literal
+
+from export.engine import bindings
+from export.engine.request import EngineRequest, check_request
+from export.engine.trtexec import container_command, trtexec_arguments
+from tooling.console import Console
+from tooling.errors import ExternalError, MissingError
+from tooling.repository import staging, write_atomic, writing
+from tooling.signature.plan_manifest import PlanManifest, PlanRange, PlanTensor, manifest_path
+from tooling.signature.spec import Profile, TensorSpec
+from tooling.signature.tensorrt_plan import plan_version
+
+Builder = Literal["container", "trtexec", "python"]
+_LOG_LINES: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class EngineResult:
+    """A plan that stands in the repository, and what its sidecar says."""
+
+    plan: Path
+    manifest: PlanManifest
+    builder: Builder
+
+
+def command_of(request: EngineRequest, builder: Builder | None) -> tuple[str, ...]:
+    """The command that would build the engine; the container's unless a local trtexec is asked for."""
+    check_request(request)
+    if builder == "trtexec":
+        return ("trtexec", *trtexec_arguments(request))
+    return container_command(request)
+
+
+def build_engine(request: EngineRequest, builder: Builder | None, source_sha256: str, console: Console) -> EngineResult:
+    """Build `request.plan` and `model.plan.json` beside it; both or neither.
+
+    Without a `builder` it is the container where docker is, else trtexec on the PATH, else the Python package. Raises
+    UsageError for what the target release cannot do, MissingError without a builder or a GPU, naming the command to run
+    elsewhere, and ExternalError when the build fails.
+    """
+    check_request(request)
+    chosen = _builder(request, builder)
+    capability = _compute_capability(request)
+    started = time.monotonic()
+    with staging(request.plan.parent) as staged:
+        inner = replace(request, plan=staged / request.plan.name)
+        console.info(f"building with {chosen}: {shlex.join(command_of(inner, chosen))}")
+        _BUILD[chosen](inner)
+        manifest = _manifest(inner, capability, source_sha256, round(time.monotonic() - started, 1))
+        write_atomic(manifest_path(inner.plan), manifest.model_dump_json(indent=2) + "\n")
+        _place(inner.plan, request.plan)
+    expected = request.release.tensorrt or ""
+    if not f"{manifest.tensorrt}.".startswith(f"{expected}."):
+        console.warning(
+            f"{request.plan} was built by TensorRT {manifest.tensorrt}, and Triton {request.release.tag} has "
+            f"{expected}: it may refuse the plan; build in its container"
+        )
+    return EngineResult(request.plan, manifest, chosen)
+
+
+def _place(built: Path, plan: Path) -> None:
+    """Without a sidecar for a moment: a new plan must never stand beside the old one's."""
+    with writing(plan):
+        manifest_path(plan).unlink(missing_ok=True)
+        built.replace(plan)
+        manifest_path(built).replace(manifest_path(plan))
+
+
+def _manifest(request: EngineRequest, capability: str, source_sha256: str, build_s: float) -> PlanManifest:
+    """Inputs and outputs keep the types of the ONNX file, whatever the precision inside."""
+    signature = request.graph.signature
+    assert signature is not None  # `check_source` passed
+    return PlanManifest(
+        tensorrt=plan_version(request.plan),
+        compute_capability=capability,
+        inputs=tuple(map(_tensor, signature.inputs)),
+        outputs=tuple(map(_tensor, signature.outputs)),
+        profiles=tuple(map(_ranges, request.profiles)),
+        precision="onnx" if request.strongly_typed else "fp16",
+        version_compatible=request.version_compatible,
+        hardware_compatibility=request.hardware_compatibility,
+        source_sha256=source_sha256,
+        built=datetime.now(timezone.utc).replace(microsecond=0),
+        build_s=build_s,
+    )
+
+
+def _tensor(spec: TensorSpec) -> PlanTensor:
+    return PlanTensor(name=spec.name, data_type=spec.data_type, shape=spec.dims)
+
+
+def _ranges(profile: Profile) -> dict[str, PlanRange]:
+    return {
+        name: PlanRange(min=smallest, opt=profile.best[name], max=profile.largest[name])
+        for name, smallest in profile.smallest.items()
+    }
+
+
+def _builder(request: EngineRequest, wanted: Builder | None) -> Builder:
+    there: dict[Builder, bool] = {
+        "container": shutil.which("docker") is not None,
+        "trtexec": shutil.which("trtexec") is not None,
+        "python": bindings.available(),
+    }
+    chosen = wanted or next((name for name, found in there.items() if found), None)
+    if chosen is None or not there[chosen]:
+        raise MissingError(
+            "no way to build an engine here" if chosen is None else f"no {chosen} builder here",
+            expected="docker, trtexec on the PATH, or the Python package tensorrt",
+            hint=_elsewhere(request),
+        )
+    return chosen
+
+
+def _compute_capability(request: EngineRequest) -> str:
+    """Of the GPU that the engine is built on and bound to, such as `9.0`."""
+    query = ("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", "-i", str(request.gpu))
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        raise MissingError(
+            f"no GPU {request.gpu} to build the engine on",
+            expected="an NVIDIA GPU of the kind that will serve it, and nvidia-smi",
+            hint=_elsewhere(request),
+        ) from error
+    return answer
+
+
+def _elsewhere(request: EngineRequest) -> str:
+    return f"run on the machine with the GPU: {shlex.join(container_command(request))}"
+
+
+def _run(command: Sequence[str], where: Path) -> None:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        tail = "\n".join(done.stdout.splitlines()[-_LOG_LINES:])
+        raise ExternalError(
+            f"{command[0]} built no engine (exit {done.returncode})",
+            where=where,
+            got=tail or "no output",
+            hint=f"run it yourself: {shlex.join(command)}",
+        )
+
+
+def _in_container(request: EngineRequest) -> None:
+    _run(container_command(request), request.graph.path)
+
+
+def _with_trtexec(request: EngineRequest) -> None:
+    _run(("trtexec", *trtexec_arguments(request)), request.graph.path)
+
+
+_BUILD: Final[Mapping[Builder, Callable[[EngineRequest], None]]] = {
+    "container": _in_container,
+    "trtexec": _with_trtexec,
+    "python": bindings.build,
+}

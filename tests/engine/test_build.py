@@ -1,0 +1,44 @@
+"""Building without a GPU: what is missing is said, with the command to run elsewhere; nothing is left behind."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from export.engine.build import build_engine
+from export.engine.request import EngineRequest
+from export.engine.trtexec import container_command
+from tooling.console import Console
+from tooling.errors import MissingError
+
+Make = Callable[..., EngineRequest]
+SILENT = Console(quiet=True)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+
+
+def test_no_builder_at_all(request_for: Make) -> None:
+    request = request_for("24.10")
+    with pytest.raises(MissingError, match="no trtexec builder here") as raised:
+        build_engine(request, "trtexec", "0" * 64, SILENT)
+    (problem,) = raised.value.problems
+    assert problem.hint == f"run on the machine with the GPU: {shlex.join(container_command(request))}"
+    assert not request.plan.parent.exists()
+
+
+def test_a_builder_without_a_gpu(request_for: Make, tmp_path: Path) -> None:
+    """A program of that name is enough: the GPU is asked for first, by nvidia-smi, and that is not there."""
+    tool = tmp_path / "empty" / "trtexec"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\nexit 9\n")
+    tool.chmod(0o755)
+    request = request_for("24.10")
+    with pytest.raises(MissingError, match="no GPU 0 to build the engine on"):
+        build_engine(request, None, "0" * 64, SILENT)
+    assert not request.plan.parent.exists()

@@ -1,0 +1,236 @@
+"""`tritune export --format tensorrt`: from any source to an engine in the repository. Layer: cli."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from tooling.console import Console
+from tooling.errors import Problem, UsageError, suggest
+
+if TYPE_CHECKING:
+    from export.engine.build import EngineResult
+    from export.engine.request import EngineRequest
+    from tooling.signature.plan_manifest import HardwareCompatibility
+    from tooling.signature.spec import ModelSignature, Profile
+
+Builder = Literal["container", "trtexec", "python"]
+OnnxPrecision = Literal["fp32", "fp16", "int8"]
+_DEFAULT_BATCH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAsk:
+    """The words of the command line, unread; what is None is decided from the model and the release.
+
+    `lengths` are the edges of the profiles in tokens. `settings` are the KEY=VALUE of --engine.
+    """
+
+    release: str | None = None
+    fp16: bool = False
+    max_batch_size: int | None = None
+    lengths: tuple[int, ...] = ()
+    builder: Builder | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    print_command: bool = False
+
+    def refuse_unused(self) -> None:
+        """UsageError where an option of engines is given without one being asked for."""
+        given = {
+            "--max-batch-size": self.max_batch_size,
+            "--builder": self.builder,
+            "--engine": self.settings,
+            "--print-command": self.print_command,
+        }
+        for option, value in given.items():
+            if value:
+                raise UsageError("belongs to an engine", where=option, hint="add `--format tensorrt`")
+
+    def onnx_precision(self, asked: OnnxPrecision) -> OnnxPrecision:
+        """Of the ONNX file that is exported first: TensorRT 11 takes types from it, 10 chooses FP16 kernels itself.
+
+        Raises UsageError for int8: an engine wants quantisation nodes in the file, not ONNX Runtime's own operators.
+        """
+        from tooling.releases import current_release, release_named
+
+        if asked == "int8":
+            expected = "fp32 or fp16; a file that holds QuantizeLinear and DequantizeLinear is built as it is"
+            raise UsageError("no precision of an engine", where="--precision", got="int8", expected=expected)
+        release = release_named(self.release) if self.release else current_release()
+        major = (release.tensorrt or "0").partition(".")[0]
+        return "fp16" if asked == "fp16" and int(major) >= 11 else "fp32"
+
+
+SETTINGS: Final = {
+    "opt": "4x64: the usual batch and length",
+    "min_shapes": "x:1x8: a whole profile by hand, with opt_shapes and max_shapes",
+    "opt_shapes": "",
+    "max_shapes": "",
+    "workspace": "4GiB: the builder's memory",
+    "timing_cache": "FILE: makes later builds faster",
+    "compatible": "version, ampere+ or same-compute-capability",
+    "weight_streaming": "1: builds the ability in",
+    "gpu": "0: the GPU to build on",
+}
+_LEVELS: Final[Mapping[str, HardwareCompatibility]] = {
+    "ampere+": "ampere+",
+    "same-compute-capability": "same-compute-capability",
+}
+
+
+def parse_settings(words: Sequence[str]) -> dict[str, str]:
+    """`["opt=4x64", "gpu=1"]` as a mapping. Raises UsageError for keys that are unknown, repeated or without value."""
+    found: dict[str, str] = {}
+    problems = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if key not in SETTINGS:
+            expected = ", ".join(SETTINGS)
+            problems.append(Problem("no engine setting", "--engine", key, expected, suggest(key, SETTINGS)))
+        elif not equals or not value or key in found:
+            got = "twice" if key in found else f"`{word}`"
+            problems.append(Problem(f"{key} needs one value", "--engine", got, f"{key}=VALUE, such as {SETTINGS[key]}"))
+        found[key] = value
+    if problems:
+        raise UsageError(problems=problems)
+    return found
+
+
+def export_engine(
+    source: str,
+    repository: Path,
+    name: str | None,
+    ask: EngineAsk,
+    to_onnx: Callable[[], Path],
+    console: Console,
+) -> None:
+    """Build `REPOSITORY/NAME/1/model.plan` from an ONNX file, an exported model directory, or what `to_onnx` exports.
+
+    Raises as `build_engine` does, and UsageError for options that contradict each other.
+    """
+    from export.engine.build import build_engine, command_of
+    from export.source import file_digest
+
+    onnx = _onnx_of(Path(source), to_onnx)
+    request = _request(onnx, repository, name, ask)
+    if ask.print_command:
+        command = command_of(request, ask.builder)
+        console.result({"command": list(command), "plan": str(request.plan)}, shlex.join(command))
+        return
+    result = build_engine(request, ask.builder, file_digest(onnx), console)
+    console.result(_data(result), _text(result))
+
+
+def _onnx_of(source: Path, to_onnx: Callable[[], Path]) -> Path:
+    """A file, or the newest version of a model directory, as it is; anything else is exported first."""
+    from tooling.repository import locate_model
+
+    exported = source.is_dir() and any(source.glob("*/model.onnx"))
+    if exported or source.suffix == ".onnx":
+        return locate_model(source, "onnxruntime").file
+    return to_onnx()
+
+
+def _request(onnx: Path, repository: Path, name: str | None, ask: EngineAsk) -> EngineRequest:
+    from export.engine.request import EngineRequest, check_source
+    from tooling.releases import current_release, release_named
+    from tooling.repository import check_model_name, locate_model
+    from tooling.units import parse_size
+
+    graph = check_source(onnx)
+    signature = graph.signature
+    assert signature is not None
+    name = name or locate_model(onnx, "onnxruntime").name
+    check_model_name(name)
+    settings = ask.settings
+    compatible = settings["compatible"].split(",") if "compatible" in settings else []
+    return EngineRequest(
+        graph=graph,
+        plan=repository.absolute() / name / "1" / "model.plan",
+        profiles=_profiles(signature, onnx, ask),
+        release=release_named(ask.release) if ask.release else current_release(),
+        fp16=ask.fp16,
+        workspace_bytes=parse_size(settings["workspace"]) if "workspace" in settings else None,
+        timing_cache=Path(settings["timing_cache"]) if "timing_cache" in settings else None,
+        hardware_compatibility=_hardware_level(compatible),
+        version_compatible="version" in compatible,
+        weight_streaming=_number(settings, "weight_streaming", 1) == 1,
+        gpu=_number(settings, "gpu", 63),
+    )
+
+
+def _hardware_level(words: Sequence[str]) -> HardwareCompatibility | None:
+    unknown = [word for word in words if word != "version" and word not in _LEVELS]
+    levels = [_LEVELS[word] for word in words if word in _LEVELS]
+    if unknown or len(levels) > 1:
+        expected = "version, and one of ampere+ and same-compute-capability"
+        raise UsageError("no such compatibility", where="--engine", got=",".join(words), expected=expected)
+    return levels[0] if levels else None
+
+
+def _number(settings: Mapping[str, str], key: str, most: int) -> int:
+    text = settings.get(key, "0")
+    if not text.isdecimal() or int(text) > most:
+        raise UsageError(f"{key} is out of range", where="--engine", got=f"`{text}`", expected=f"0 to {most}")
+    return int(text)
+
+
+def _profiles(signature: ModelSignature, onnx: Path, ask: EngineAsk) -> tuple[Profile, ...]:
+    """From shapes given by hand, or from the largest batch and the lengths: given, else the model's own maximum."""
+    from export.engine.profiles import ShapeRange, parse_shapes, profile_from_shapes, profiles_of
+
+    settings = ask.settings
+    given = [settings[key] for key in ("min_shapes", "opt_shapes", "max_shapes") if key in settings]
+    if given:
+        if len(given) < 3 or ask.max_batch_size is not None or ask.lengths or "opt" in settings:
+            raise UsageError(
+                "shapes by hand are a whole profile",
+                where="--engine",
+                got=f"{len(given)} of the three shapes, or other words about sizes beside them",
+                expected="min_shapes, opt_shapes and max_shapes, without --max-batch-size, lengths and opt",
+            )
+        return (profile_from_shapes(signature, *map(parse_shapes, given)),)
+    free = [tensor.name for tensor in signature.inputs if -1 in tensor.dims]
+    edges = ask.lengths or _own_length(onnx)
+    if free and not edges:
+        raise UsageError(
+            f"dynamic inputs {', '.join(free)} need min/opt/max shapes",
+            where=onnx,
+            got="neither lengths nor a manifest that says the longest input",
+            hint="give the longest input with --max-tokens 512, bucket edges with --buckets 64,128,256, or --engine "
+            "min_shapes=…, opt_shapes=… and max_shapes=…",
+        )
+    most = _DEFAULT_BATCH if ask.max_batch_size is None else ask.max_batch_size
+    batch, _, length = settings.get("opt", str(most)).partition("x")
+    if not batch.isdecimal() or not (length or "1").isdecimal():
+        got = f"opt={settings['opt']}"
+        raise UsageError("no usual size", where="--engine", got=got, expected="BATCH or BATCHxLENGTH, such as 4x64")
+    return profiles_of(signature, ShapeRange(most, edges or (1,), int(batch), int(length) if length else None))
+
+
+def _own_length(onnx: Path) -> tuple[int, ...]:
+    """The most tokens that an exported model takes, by its manifest; none where nothing says it."""
+    from export.manifest import MANIFEST_FILE, read_manifest
+
+    model_dir = onnx.parent.parent
+    most = read_manifest(model_dir).max_tokens if (model_dir / MANIFEST_FILE).is_file() else None
+    return () if most is None else (most,)
+
+
+def _data(result: EngineResult) -> dict[str, object]:
+    manifest = result.manifest.model_dump(mode="json")
+    return {"plan": str(result.plan), "builder": result.builder, "manifest": manifest}
+
+
+def _text(result: EngineResult) -> str:
+    manifest = result.manifest
+    built = f"TensorRT {manifest.tensorrt}, compute capability {manifest.compute_capability}, {result.builder}"
+    lines = [f"{result.plan}  (built in {manifest.build_s:.0f}s: {built})"]
+    for number, profile in enumerate(manifest.profiles):
+        first = next(iter(profile.values()))
+        shapes = " to ".join("x".join(map(str, shape)) for shape in (first.min, first.max))
+        lines.append(f"  profile {number}: {shapes}, best at {'x'.join(map(str, first.opt))}")
+    return "\n".join(lines)
