@@ -6,14 +6,15 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from perf.compare import Side, pair_order
+from perf.curve import ServiceCurve, read_curve, write_curve
 from perf.measurement import Measurement
 from perf.study import Record, Study, measurement_of
 from tooling.errors import ExternalError, Refused
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from perf.target import Target, Variant
     from perf.workload import Workload
 
-Stage = Literal["screen", "paired"]
+Stage = Literal["screen", "paired", "bursts", "longer texts"]
 
 _BY_ACCIDENT = ("hung", "crashed", "interrupted", "missing", "unreachable")
 """Outcomes that say nothing about the setting: they end its comparison now, and the next tuning tries again."""
@@ -35,6 +36,7 @@ _WINDOWS_PER_RUN = 3 * 1.2
 _REQUESTS_PER_WINDOW = 15
 _LATENCIES_PER_WINDOW = 2
 _LONGEST_WINDOW_MS = 20_000
+CURVE_FILE = "curve.json"
 
 
 class CandidateFailed(Exception):
@@ -48,11 +50,18 @@ class Identified(Protocol):
     def id(self) -> str: ...
 
 
+class Load(NamedTuple):
+    """Traffic, and the file with its requests."""
+
+    workload: Workload
+    input_file: Path
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """What is measured: the base, the others by their ids, the traffic, and the window asked for.
 
-    `model` and `base_name` are for messages.
+    `model` and `base_name` are for messages; `inputs` are the requests of those of the others that take other ones.
     """
 
     model: str
@@ -62,6 +71,11 @@ class Subject:
     input_file: Path
     window_ms: int
     base_name: str = "the current config"
+    inputs: Mapping[str, Path] = field(default_factory=dict)
+
+    def load(self, other: str = "") -> Load:
+        """The traffic as the base gets it, or one of the others."""
+        return Load(self.workload, self.inputs.get(other, self.input_file))
 
 
 class Bench:
@@ -75,9 +89,10 @@ class Bench:
     def __init__(self, subject: Subject, study: Study, target: Target, analyzer: PerfAnalyzer) -> None:
         self._subject, self._study, self._target, self._analyzer = subject, study, target, analyzer
         self._stack = ExitStack()
-        self._entered = False
+        self._entered = self._settled = self._based = False
         self._mark = time.monotonic()
-        self._known = {_key(r): r for r in study.records if r["record"] in ("measurement", "failure", "window")}
+        kinds = ("measurement", "failure", "window", "curve")
+        self._known = {_key(r): r for r in study.records if r["record"] in kinds}
         self.window_ms = subject.window_ms
         self._walls: list[float] = []
         self._in_vain = 0
@@ -99,8 +114,21 @@ class Bench:
             return _WINDOWS_PER_RUN * self.window_ms / 1000 + 0.3
         return statistics.fmean(self._walls) + 0.1
 
+    def curve(self, measure: Callable[[], ServiceCurve]) -> ServiceCurve:
+        """The service curve of the model on the entered target, kept beside the study. Raises what `measure` does."""
+        path = self._study.directory / CURVE_FILE
+        if _CURVE not in self._known or not path.is_file():
+            self._enter()
+            write_curve(measure(), path)
+            self._keep({"record": "curve", "file": CURVE_FILE})
+        self.spent_s += self._known[_CURVE]["spent_s"]
+        return read_curve(path)
+
     def prepare(self) -> None:
         """Settle the window of every run: as asked, or longer for a slow model, found by warming the base up."""
+        if self._settled:
+            return
+        self._settled = True
         if _WINDOW not in self._known:
             self._find_window()
         record = self._known[_WINDOW]
@@ -115,21 +143,24 @@ class Bench:
             for side in ("A", "B")
         )
 
-    def pair(self, candidate: Identified, stage: Stage, number: int) -> tuple[Measurement, Measurement]:
-        """The pair of runs numbered from 0: the base's and the candidate's.
+    def pair(
+        self, candidate: Identified, stage: Stage, number: int, load: Load | None = None
+    ) -> tuple[Measurement, Measurement]:
+        """The pair of runs numbered from 0: the base's and the candidate's, under the subject's traffic or another.
 
         Raises CandidateFailed when the candidate's fails; Refused or ExternalError when the base's does; ExternalError
         when the server died or another one has its address.
         """
-        points = {side: self._measure(candidate, stage, number, side) for side in pair_order(number)}
+        points = {side: self._measure(candidate, stage, number, side, load) for side in pair_order(number)}
         return points["A"], points["B"]
 
-    def _measure(self, candidate: Identified, stage: Stage, pair: int, side: Side) -> Measurement:
+    def _measure(self, candidate: Identified, stage: Stage, pair: int, side: Side, load: Load | None) -> Measurement:
         """A run that counts: a second one after a bad one that chance explains, and of two good ones the calmer."""
         identity = {"candidate": candidate.id, "stage": stage, "pair": pair, "side": side}
-        point = self._point(candidate, {**identity, "attempt": 1})
+        load = load or self._subject.load(candidate.id if side == "B" else "")
+        point = self._point(candidate, {**identity, "attempt": 1}, load)
         if point.status in _TRANSIENT or self._worth_repeating(point):
-            again = self._point(candidate, {**identity, "attempt": 2})
+            again = self._point(candidate, {**identity, "attempt": 2}, load)
             self._in_vain = self._in_vain + 1 if again.disturbed else 0
             point = min((again, point), key=lambda p: (not p.ok, p.foreign_cores or 0))
         if point.ok:
@@ -147,10 +178,11 @@ class Bench:
             self._in_vain = 0
         return point.ok and point.disturbed and self._in_vain < _IN_VAIN
 
-    def _point(self, candidate: Identified, identity: Record) -> Measurement:
+    def _point(self, candidate: Identified, identity: Record, load: Load) -> Measurement:
         """A run from the study, or a new one."""
         measured, failed = {"record": "measurement", **identity}, {"record": "failure", "candidate": candidate.id}
-        record = self._known.get(_key(measured)) or self._known.get(_key(failed)) or self._take(candidate, identity)
+        record = self._known.get(_key(measured)) or self._known.get(_key(failed))
+        record = record or self._take(candidate, identity, load)
         if record["record"] == "failure":
             self.spent_s += record["spent_s"]
             raise CandidateFailed(record["reason"])
@@ -159,7 +191,7 @@ class Bench:
         self._walls.append(point.wall_s)
         return point
 
-    def _take(self, candidate: Identified, identity: Record) -> Record:
+    def _take(self, candidate: Identified, identity: Record, load: Load) -> Record:
         """Load what is needed and measure. A failure of the base is noted but never recalled: it ends this
         tuning, and the next one tries again."""
         ours, first = identity["side"] == "B", identity["attempt"] == 1
@@ -172,8 +204,9 @@ class Bench:
                 reason = f"Triton refuses it: {refusal.problems[0].what}"
                 return self._keep({"record": "failure", "candidate": candidate.id, "reason": reason})
             name = loaded if ours else name
-        where = "-".join(str(identity[part]) for part in ("stage", "candidate", "pair", "side", "attempt"))
-        point = self._run(name, where)
+        parts = ("stage", "candidate", "pair", "side", "attempt")
+        where = "-".join(str(identity[part]) for part in parts).replace(" ", "_")
+        point = self._run(name, where, load)
         self.measured += 1
         kept = ours and point.status not in _BY_ACCIDENT
         final = point.ok or kept or (first and point.status in _TRANSIENT)
@@ -188,13 +221,13 @@ class Bench:
         self._known[_key(kept)] = kept
         return kept
 
-    def _run(self, name: str, where: str) -> Measurement:
-        target, subject = self._target, self._subject
+    def _run(self, name: str, where: str, load: Load) -> Measurement:
+        target = self._target
         point = self._analyzer.measure(
             name,
             target.url,
-            subject.workload,
-            subject.input_file,
+            load.workload,
+            load.input_file,
             raw_dir=self._study.directory / "raw" / where,
             window_ms=self.window_ms,
             protocol=target.protocol,
@@ -203,25 +236,29 @@ class Bench:
         target.check(name)
         return point
 
-    def _serve(self, variant: Variant) -> str:
-        """The name under which the variant answers, warm; the target is entered at the first use."""
+    def _enter(self) -> None:
         if not self._entered:
             self._stack.enter_context(self._target)
             self._entered = True
-            if variant != self._subject.base:
-                self._serve(self._subject.base)
+
+    def _serve(self, variant: Variant) -> str:
+        """The name under which the variant answers, warm; the target is entered at the first use."""
+        self._enter()
+        if not self._based and variant != self._subject.base:
+            self._serve(self._subject.base)
+        self._based = True
         served = self._target.serve(variant)
         if served.fresh:
-            self._run(served.name, f"warm-up-{variant.id}")
+            self._run(served.name, f"warm-up-{variant.id}", self._subject.load(variant.id))
         return served.name
 
     def _find_window(self) -> None:
         """A window that holds enough requests of a slow model, from discarded runs of the base."""
         name = self._serve(self._subject.base)
-        point = self._run(name, "warm-up-window")
+        point = self._run(name, "warm-up-window", self._subject.load())
         while point.status == "no_samples" and self.window_ms < _LONGEST_WINDOW_MS:
             self.window_ms = min(4 * self.window_ms, _LONGEST_WINDOW_MS)
-            point = self._run(name, "warm-up-window")
+            point = self._run(name, "warm-up-window", self._subject.load())
         if point.throughput_rps and point.avg_us:
             enough_s = max(_REQUESTS_PER_WINDOW / point.throughput_rps, _LATENCIES_PER_WINDOW * point.avg_us / 1e6)
             self.window_ms = min(max(self.window_ms, math.ceil(1000 * enough_s)), _LONGEST_WINDOW_MS)
@@ -233,3 +270,4 @@ def _key(record: Record) -> tuple[Any, ...]:
 
 
 _WINDOW = _key({"record": "window"})
+_CURVE = _key({"record": "curve"})

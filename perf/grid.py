@@ -10,19 +10,27 @@ from typing import Any
 from tooling.config.knobs import Knobs, describe
 
 DELAYS_US = (0, 2_000)
+WIDE_DELAYS_US = (0, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
+WIDE_SIZES = (1, 2, 4, 8, 16, 32, 64)
+PADDING = "padding"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One setting: a stable `id`, its knobs, and the names of the knobs that differ from the current config."""
+    """One setting: a stable `id`, its knobs, and the names of what differs from the current config.
+
+    With `edges` the requests are padded to the next of these lengths before they are sent; free lengths otherwise.
+    """
 
     id: str
     knobs: Knobs
     changed: tuple[str, ...] = ()
+    edges: tuple[int, ...] = ()
 
     @property
     def label(self) -> str:
-        return describe(self.knobs)
+        text = describe(self.knobs)
+        return f"{text}, padded to {' '.join(map(str, self.edges))}" if self.edges else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +61,45 @@ def threads_in_effect(base: Knobs, cores: int) -> int:
     return base.intra_op_threads or cores
 
 
+def candidate(base: Knobs, knobs: Knobs, cores: int, edges: tuple[int, ...] = ()) -> Candidate:
+    """A setting named after what it does; with `changed` empty it is the current config by other words."""
+    changed = [f.name for f in fields(Knobs) if getattr(knobs, f.name) != getattr(base, f.name)]
+    here = (instances_in_effect(knobs), threads_in_effect(knobs, cores))
+    parts = [f"i{here[0]}-t{here[1]}-b{knobs.max_batch_size}-d{knobs.max_queue_delay_us}"]
+    parts += [] if knobs.dynamic_batching or not knobs.max_batch_size else ["unmerged"]
+    parts += [f"p{'.'.join(map(str, knobs.preferred_batch_size))}"] if knobs.preferred_batch_size else []
+    parts += [f"l{'.'.join(map(str, edges))}"] if edges else []
+    return Candidate("-".join(parts), knobs, (*changed, *([PADDING] if edges else [])), edges)
+
+
+def wide(base: Knobs, grid: Grid, cores: int) -> tuple[Candidate, ...]:
+    """Every setting worth a simulation: batches of 1 to 64 rows, delays up to 50 ms, merging on and off, and the
+    preferred sizes of `base` with and without; the values of `grid` in place of these where it has some.
+
+    A model without batching gets instances and threads only.
+    """
+    batching = base.max_batch_size > 0
+    sizes = grid.max_batch_sizes or (_ascending(*WIDE_SIZES, base.max_batch_size) if batching else (0,))
+    delays = grid.delays_us or _ascending(*WIDE_DELAYS_US, base.max_queue_delay_us)
+    merged = candidates(base, replace(grid, max_batch_sizes=sizes, delays_us=delays), cores)
+    found = {candidate(base, c.knobs, cores).id: candidate(base, c.knobs, cores) for c in merged}
+    for knobs in [c.knobs for c in merged]:
+        variants = [replace(knobs, preferred_batch_size=())] if knobs.preferred_batch_size else []
+        if batching and not grid.delays_us:
+            off = replace(knobs, dynamic_batching=False, preferred_batch_size=(), max_queue_delay_us=0)
+            variants.append(replace(off, max_batch_size=base.max_batch_size))
+        for variant in variants:
+            made = candidate(base, variant, cores)
+            if made.changed:
+                found.setdefault(made.id, made)
+    return tuple(found.values())
+
+
 def candidates(base: Knobs, grid: Grid, cores: int) -> tuple[Candidate, ...]:
     """Every combination of the grid that does something else than `base`, on a machine with `cores` usable cores.
 
     Where neither instances nor threads are asked for, the splits are those that use at least half of the cores and
-    not more than all; the split in effect is kept whatever it is, for the other knobs. The delay needs batching.
+    not more than all; the split in effect and Triton's own are kept whatever they are. The delay needs batching.
     """
     here = (instances_in_effect(base), threads_in_effect(base, cores))
     sizes = grid.max_batch_sizes or (base.max_batch_size,)
@@ -89,7 +131,7 @@ def splits(grid: Grid, here: tuple[int, int], cores: int) -> Iterator[tuple[int,
         if not automatic or cores <= 2 * split[0] * split[1] <= 2 * cores:
             yield split
     if automatic:
-        yield here
+        yield from dict.fromkeys((here, (instances_in_effect(Knobs()), cores)))
 
 
 def _delays(grid: Grid, base: Knobs) -> Iterable[int]:

@@ -55,6 +55,12 @@ class ProfileRequest:
     tokenizer_dir: Path | None = None
     vocab_size: int | None = None
     budget_s: float = 90
+    least_rounds: int = LEAST_ROUNDS
+    """Before only wide points are measured again; two at least whatever the budget, or one where this says one."""
+    config: ModelConfig | None = None
+    """In place of the one on disk."""
+    settings: tuple[Setting, ...] = ()
+    """In place of those of `grid`."""
 
 
 class _Load(NamedTuple):
@@ -102,20 +108,29 @@ def profile(request: ProfileRequest, *, runtime: Runtime, console: Console) -> S
     as the server does.
     """
     plan = _plan(request)
+    with EmbeddedServer(plan.model_dir.parent, runtime) as server:
+        return _profile_on(server, plan, request, console)
+
+
+def profile_on(server: EmbeddedServer, request: ProfileRequest, console: Console) -> ServiceCurve:
+    """The same on a server that runs already; it is left with the last setting loaded."""
+    return _profile_on(server, _plan(request), request, console)
+
+
+def _profile_on(server: EmbeddedServer, plan: _Plan, request: ProfileRequest, console: Console) -> ServiceCurve:
     started, begin = datetime.now(timezone.utc), time.monotonic()
     cpu_s = time.process_time()
     runs: list[CurveRun] = []
-    with EmbeddedServer(plan.model_dir.parent, runtime) as server:
-        foreign = ForeignLoad(server.pid)
-        bench = _Bench(server, plan, request)
-        with console.progress("profile", len(plan.settings) * MOST_ROUNDS) as progress:
-            for place, setting in enumerate(plan.settings, start=1):
-                until = begin + request.budget_s * place / len(plan.settings)
-                for number, found in enumerate(bench.rounds(setting, until), start=1):
-                    runs += found
-                    progress.step(f"{setting}, round {number}: {len(found)} points")
-                progress.step(f"{setting}: done", MOST_ROUNDS - number)
-        others = foreign.cores(time.process_time() - cpu_s)
+    foreign = ForeignLoad(server.pid)
+    bench = _Bench(server, plan, request)
+    with console.progress("profile", len(plan.settings) * MOST_ROUNDS) as progress:
+        for place, setting in enumerate(plan.settings, start=1):
+            until = begin + request.budget_s * place / len(plan.settings)
+            for number, found in enumerate(bench.rounds(setting, until), start=1):
+                runs += found
+                progress.step(f"{setting}, round {number}: {len(found)} points")
+            progress.step(f"{setting}: done", MOST_ROUNDS - number)
+    others = foreign.cores(time.process_time() - cpu_s)
     release = current_release()
     return ServiceCurve(
         tool={"tritune": version("tritune")},
@@ -134,7 +149,7 @@ class _Bench:
     """Runs on one server, with requests that are encoded once."""
 
     def __init__(self, server: EmbeddedServer, plan: _Plan, request: ProfileRequest) -> None:
-        self._server, self._plan = server, plan
+        self._server, self._plan, self._least_rounds = server, plan, request.least_rounds
         batching = plan.config.max_batch_size > 0
         types = {spec.name: spec.data_type for spec in plan.signature.inputs}
         tokenizer = request.tokenizer_dir or plan.model_dir / "tokenizer"
@@ -163,9 +178,9 @@ class _Bench:
             found = [self._run(setting, load) for load in pending]
             yield found
             runs += found
-            if number >= LEAST_ROUNDS:
+            if number >= self._least_rounds:
                 pending = [load for load in pending if _wide(runs, load)]
-            if not pending or (number > 1 and time.monotonic() >= until):
+            if not pending or (number >= min(2, self._least_rounds) and time.monotonic() >= until):
                 return
 
     def _run(self, setting: Setting, load: _Load) -> CurveRun:
@@ -234,7 +249,7 @@ def _plan(request: ProfileRequest) -> _Plan:
     source = locate_model(request.model_dir)
     if source.model_dir is None:
         raise UsageError("not a model directory", where=request.model_dir, expected="REPO/NAME with 1/model.onnx in it")
-    config, signature = read_config(source.model_dir), read_onnx(source.file)
+    config, signature = request.config or read_config(source.model_dir), read_onnx(source.file)
     knobs, cores = read(config), usable_cores()
     here = (instances_in_effect(knobs), threads_in_effect(knobs, cores))
     most = config.max_batch_size
@@ -254,7 +269,7 @@ def _plan(request: ProfileRequest) -> _Plan:
         source.model_dir,
         source.file,
         _plain(config),
-        tuple(Setting(*split) for split in sorted(set(splits(request.grid, here, cores)))),
+        tuple(Setting(*split) for split in sorted(set(request.settings or splits(request.grid, here, cores)))),
         tuple(sorted(set(rows))),
         tuple(sorted(set(lengths))),
         traffic,

@@ -10,6 +10,7 @@ from typing import Any
 
 from perf.charts import Ratio, RatioChart, ratio_chart
 from perf.compare import ALPHA, LOOKS, TIE_MARGIN
+from perf.exhibits import exhibits
 from perf.result import TuneResult, figures
 from perf.study import FILE_NAME, Record, read_study
 from tooling.errors import UsageError
@@ -56,6 +57,7 @@ def _page(header: Record, records: list[Record], result: TuneResult, path: Path)
         looks=LOOKS,
         alpha=ALPHA,
         margin=TIE_MARGIN,
+        **{"found": None, "lines": None, **exhibits(result, records)},
     )
 
 

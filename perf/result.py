@@ -10,11 +10,27 @@ from perf.measurement import FOREIGN_CORES
 from perf.trial import Spread, Trial
 from tooling.console import table
 
+DIRECT = "Direct search: every setting of the grid was measured in short pairs."
+_PLAIN = (
+    "model",
+    "workload",
+    "objective",
+    "runs",
+    "disturbed",
+    "spent_s",
+    "method",
+    "points",
+    "findings",
+    "config_diff",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class TuneResult:
-    """What was asked and found. `chosen` is the setting taken, None when no setting keeps the p99 limit; `runs` counts
-    the measurements, `disturbed` those during which other programs used the host; `finished` is an ISO time."""
+    """What was asked and found. `chosen` is the setting taken, None when no setting keeps the limits; `runs` counts the
+    measurements, `points` the settings under one load that they are of, `disturbed` those during which other programs
+    used the host; `finished` is an ISO time. `method` says how it was searched, `findings` what a guided search found
+    (perf.findings), `config_diff` the change of the config as a unified diff."""
 
     model: str
     workload: str
@@ -27,10 +43,14 @@ class TuneResult:
     spent_s: float
     finished: str
     study: Path
+    method: str = DIRECT
+    points: int = 0
+    findings: dict[str, Any] | None = None
+    config_diff: str = ""
 
     @property
     def met(self) -> bool:
-        """Whether a setting keeps the p99 limit; always so without one."""
+        """Whether a setting keeps the limits; always so without one."""
         return self.chosen is not None
 
     @property
@@ -41,11 +61,11 @@ class TuneResult:
     def conclusion(self) -> str:
         """The answer in one sentence."""
         if self.chosen is None:
-            return "No setting tried keeps the p99 limit; nothing is chosen."
+            return "No setting measured keeps the limits; nothing is chosen."
         if self.chosen == self.default and not any(t.verdict for t in self.trials):
             return "The current config stays: no setting was compared with it; give a larger --budget."
         if self.chosen == self.default:
-            return "The current config stays: no setting tried is surely better."
+            return "The current config stays: no setting measured is surely better."
         verdict = self.chosen.verdict
         assert verdict is not None
         return f"Chosen: {self.chosen.candidate.label}: {verdict} against the current config in {verdict.pairs} pairs."
@@ -58,7 +78,7 @@ class TuneResult:
             names = "; ".join(
                 f"{t.candidate.label} ({t.gain})" if t.gain else t.candidate.label for t in self.not_explored
             )
-            notes.append(f"Not explored within the time budget: {names}.")
+            notes.append(f"Not measured within the budget: {names}.")
         if any(t.state == "screened out" for t in self.trials):
             notes.append("Screened out: clearly slower, or not among the best few, by a rough ratio (≈) of two pairs.")
         if self.disturbed:
@@ -72,9 +92,13 @@ class TuneResult:
         """The table of all settings with its conclusion, for a terminal."""
         header = ("setting", "requests/s", "p50 ms", "p99 ms", "against current", "verdict")
         rows = [(self._name(t), *figures(t), t.gain, t.outcome) for t in (self.default, *self.trials)]
-        head = f"{self.model} · {self.workload} · {self.objective} · {self.runs} runs in {self.spent_s:.0f} s"
+        head = f"{self.model} · {self.workload} · {self.objective} · {self.effort}"
         legend = "Figures: median [lowest–highest] of the runs."
-        return "\n".join([head, "", table(header, rows), "", legend, *self.notes, "", self.conclusion])
+        return "\n".join([head, self.method, "", table(header, rows), "", legend, *self.notes, "", self.conclusion])
+
+    @property
+    def effort(self) -> str:
+        return f"{self.points} points in {self.runs} runs, {self.spent_s:.0f} s"
 
     def summary(self) -> str:
         """The config before the tuning and the chosen setting only, with the conclusion."""
@@ -98,6 +122,10 @@ class TuneResult:
             "chosen": self.chosen.candidate.id if self.chosen else None,
             "conclusion": self.conclusion,
             "notes": list(self.notes),
+            "method": self.method,
+            "points": self.points,
+            "findings": self.findings,
+            "config_diff": self.config_diff,
             "runs": self.runs,
             "disturbed": self.disturbed,
             "spent_s": self.spent_s,
@@ -108,7 +136,7 @@ class TuneResult:
     def from_dict(cls, data: dict[str, Any], study: Path) -> TuneResult:
         default, trials = Trial.from_dict(data["default"]), tuple(Trial.from_dict(t) for t in data["trials"])
         chosen = next((t for t in (default, *trials) if t.candidate.id == data["chosen"]), None)
-        plain = {name: data[name] for name in ("model", "workload", "objective", "runs", "disturbed", "spent_s")}
+        plain = {name: data[name] for name in _PLAIN if name in data}
         return cls(**plain, default=default, trials=trials, chosen=chosen, finished=data["finished"], study=study)
 
 

@@ -1,18 +1,21 @@
-"""The search: screen every candidate, compare the best in pairs, within a time budget. Layer: above bench."""
+"""The measuring part of a search: screen candidates, compare the best in pairs, within a budget. Layer: above bench."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from perf.bench import Bench, CandidateFailed, Stage
+from perf.bench import Bench, CandidateFailed, Load, Stage
 from perf.compare import LOOKS, Verdict, gain, judge, settle
 from perf.grid import Candidate
 from perf.measurement import Measurement
-from perf.trial import Figures, Objective, State, Trial, within_limit
+from perf.slo import Goal, Slo
+from perf.trial import Figures, State, Trial, within_limit
 from tooling.console import Console, Progress
+from tooling.errors import Refused
 
 SCREEN_PAIRS = 2
 """One A B B A block: enough to see what is far off, never enough to win."""
@@ -21,33 +24,51 @@ CUT = 0.9
 """A setting whose screening ratio is below this is not compared further."""
 _LOAD_S = 4.0
 """About what loading a model and warming it up takes; only decides what still fits into the budget."""
-_BUDGET = "time budget used up"
+_BUDGET = "budget used up"
 
 
 @dataclass(frozen=True, slots=True)
 class _Screened:
+    """A candidate with what let it in: a rough ratio of short runs, or a predicted one."""
+
     candidate: Candidate
-    ratio: float
-    points: tuple[Measurement, ...]
-    admissible: bool | None
+    ratio: float | None = None
+    points: tuple[Measurement, ...] = ()
+    admissible: bool | None = None
+    predicted: float | None = None
 
     def trial(self, state: State, reason: str | None) -> Trial:
-        return Trial(self.candidate, state, Figures.of(self.points), self.ratio, None, reason, self.admissible)
+        figures = Figures.of(self.points)
+        return Trial(
+            self.candidate, state, figures, self.ratio, None, reason, self.admissible, predicted_ratio=self.predicted
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a search may spend: seconds, and measured points, of which each setting under one load is one."""
+
+    seconds: float = math.inf
+    points: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.points} points" if self.points is not None else f"{self.seconds:.0f} s"
 
 
 class Search:
     """One search; nothing in it depends on the clock but `bench.spent_s`. `points` holds every run used."""
 
-    def __init__(self, bench: Bench, objective: Objective, budget_s: float, console: Console) -> None:
-        self._bench, self._objective, self._budget_s, self._console = bench, objective, budget_s, console
+    def __init__(self, bench: Bench, slo: Slo, budget: Budget, console: Console) -> None:
+        self._bench, self._slo, self._budget, self._console = bench, slo, budget, console
         self._trials: dict[str, Trial] = {}
+        self._measured = {"default"}
         self._current: list[Measurement] = []
         self._progress = Progress(console, "tuning", 0)
         self._told = 0
         self.points: list[Measurement] = []
 
     def run(self, default: Candidate, tries: Sequence[Candidate]) -> tuple[Trial, tuple[Trial, ...]]:
-        """The trial of the current config and those of the candidates, in the order given.
+        """The trial of the current config and those of the candidates, in the order given: the direct search.
 
         Raises Refused or ExternalError when the current config cannot be measured or the server dies.
         """
@@ -61,16 +82,57 @@ class Search:
             self._progress.total -= LOOKS[0] * (min(FINALISTS, len(tries)) - len(finalists))
             for finalist in finalists:
                 self._trials[finalist.candidate.id] = self._compare(finalist)
-        points = self._current or screening
-        current = Trial(default, "default", Figures.of(points), admissible=within_limit(points, self._objective))
-        return current, tuple(self._trials[c.id] for c in tries)
+        return self.current(default, self._current or screening), tuple(self._trials[c.id] for c in tries)
+
+    def confirm(self, finalists: Mapping[Candidate, float]) -> list[Trial]:
+        """Compare settings that a prediction chose, with the ratio it gives each, in this order."""
+        trials = []
+        with self._console.progress("tuning", LOOKS[0] * len(finalists)) as self._progress:
+            self._bench.prepare()
+            for candidate, predicted in finalists.items():
+                if self.points or self._affordable(candidate, _LOAD_S, pairs=LOOKS[0]):
+                    trials.append(self._compare(_Screened(candidate, predicted=predicted)))
+                else:  # an answer from nothing would be none
+                    rough = self._screen(candidate)
+                    left = rough and replace(rough, predicted=predicted).trial("not explored", _BUDGET)
+                    trials.append(left or self._trials[candidate.id])
+        return trials
+
+    def current(self, default: Candidate, points: Sequence[Measurement] = ()) -> Trial:
+        """The current config, from these runs or from all of the comparisons."""
+        points = points or self._current
+        return Trial(default, "default", Figures.of(points), admissible=within_limit(points, self._slo))
+
+    def recheck(self, candidate: Candidate, loads: Mapping[Stage, Load]) -> list[dict[str, Any]]:
+        """The chosen setting against the current config under other traffic, roughly: one A B B A block each.
+
+        Throughput is compared where clients wait for their answers, p99 where requests come by schedule.
+        """
+        found = []
+        for stage, load in loads.items():
+            if not self._affordable(candidate, 0, pairs=SCREEN_PAIRS):
+                break
+            about: dict[str, Any] = {"name": stage, "workload": str(load.workload)}
+            try:
+                pairs = [self._bench.pair(candidate, stage, number, load) for number in range(SCREEN_PAIRS)]
+            except (CandidateFailed, Refused) as failure:
+                found.append(
+                    {**about, "ratio": None, "weaker": isinstance(failure, CandidateFailed), "text": str(failure)}
+                )
+                continue
+            goal = Goal("p99" if load.workload.mode == "request_rate" else "throughput")
+            ratio = math.exp(statistics.fmean(gain(*(goal.score(p) or 1.0 for p in pair)) for pair in pairs))
+            text = f"{goal.metric} ≈{ratio:.2f}× as good as with the current config"
+            found.append({**about, "ratio": ratio, "weaker": ratio < CUT, "text": text})
+            self.points += [point for pair in pairs for point in pair]
+        return found
 
     def _screen(self, candidate: Candidate) -> _Screened | None:
         """A rough ratio, if the budget leaves time for one comparison afterwards; else, or on failure, a trial.
 
         The first candidate is measured whatever the budget: an answer from nothing would be none.
         """
-        if self.points and not self._affordable(2 * _LOAD_S, pairs=SCREEN_PAIRS + LOOKS[0]):
+        if self.points and not self._affordable(candidate, 2 * _LOAD_S, pairs=SCREEN_PAIRS + LOOKS[0]):
             self._trials[candidate.id] = Trial(candidate, "not explored", reason=_BUDGET)
             self._progress.total -= SCREEN_PAIRS
             return None
@@ -83,16 +145,16 @@ class Search:
         points = tuple(b for _, b in pairs)
         ratio = math.exp(statistics.fmean(self._gain(a, b) for a, b in pairs))
         self._step(f"{candidate.label}: about {ratio:.2f}×", SCREEN_PAIRS)
-        return _Screened(candidate, ratio, points, within_limit(points, self._objective))
+        return _Screened(candidate, ratio, points, within_limit(points, self._slo))
 
     def _finalists(self, screened: Sequence[_Screened]) -> list[_Screened]:
-        """The best few; under a p99 limit those that seem to keep it come first, and slow ones stay in.
+        """The best few; under limits those that seem to keep them come first, and slow ones stay in.
 
         What the study has begun to compare stays in, so that a larger budget takes nothing back.
         """
-        limited = self._objective.max_p99_us is not None
-        ranked = sorted(screened, key=lambda s: (s.admissible is False, -s.ratio))
-        able = [s for s in ranked if limited or s.ratio >= CUT]
+        limited = bool(self._slo.terms)
+        ranked = sorted(screened, key=lambda s: (s.admissible is False, -(s.ratio or 0)))
+        able = [s for s in ranked if limited or (s.ratio or 0) >= CUT]
         begun = [s for s in ranked if self._bench.holds(s.candidate, 0)]
         finalists = begun + [s for s in able if s not in begun][: max(0, FINALISTS - len(begun))]
         for out in ranked:
@@ -109,7 +171,7 @@ class Search:
             for look in LOOKS:
                 missing = look - len(gains)
                 recorded = all(self._bench.holds(candidate, number) for number in range(len(gains), look))
-                if not recorded and not self._affordable(0 if gains else _LOAD_S, pairs=missing):
+                if not recorded and not self._affordable(candidate, 0 if gains else _LOAD_S, pairs=missing):
                     self._progress.total -= 0 if gains else missing
                     break
                 self._progress.total += missing if gains else 0
@@ -126,7 +188,7 @@ class Search:
             return Trial(candidate, "failed", Figures.of(points), screened.ratio, None, str(failure))
         if verdict is None:
             return screened.trial("not explored", _BUDGET)
-        admissible = within_limit(points, self._objective)
+        admissible = within_limit(points, self._slo)
         return Trial(
             candidate,
             "compared",
@@ -135,6 +197,7 @@ class Search:
             settle(verdict),
             admissible=admissible,
             against=Figures.of(current),
+            predicted_ratio=screened.predicted,
         )
 
     def _step(self, note: str, pairs: int = 1) -> None:
@@ -149,10 +212,14 @@ class Search:
         a, b = self._bench.pair(candidate, stage, number)
         self.points += [a, b]
         self._current.append(a)
+        self._measured.add(candidate.id)
         return a, b
 
     def _gain(self, a: Measurement, b: Measurement) -> float:
-        return gain(self._objective.score(a), self._objective.score(b))
+        return gain(*(self._slo.objective.score(point) or 0.0 for point in (a, b)))
 
-    def _affordable(self, seconds: float, *, pairs: int) -> bool:
-        return self._bench.spent_s + seconds + 2 * pairs * self._bench.run_s <= self._budget_s
+    def _affordable(self, candidate: Candidate, seconds: float, *, pairs: int) -> bool:
+        most = self._budget.points
+        if most is not None and len(self._measured | {candidate.id}) > most:
+            return False
+        return self._bench.spent_s + seconds + 2 * pairs * self._bench.run_s <= self._budget.seconds

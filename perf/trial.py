@@ -10,30 +10,11 @@ from typing import Any, Literal
 from perf.compare import Verdict
 from perf.grid import Candidate
 from perf.measurement import Measurement
+from perf.slo import METRICS, Slo
 from tooling.config import knobs as knobs_of
-from tooling.units import format_duration_us
 
-Metric = Literal["throughput", "avg", "p50", "p90", "p95", "p99"]
+MISSED = "limits not kept"
 State = Literal["default", "compared", "screened out", "failed", "not explored"]
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """What is made better, and the p99 latency a setting must not exceed (median over its runs), in microseconds."""
-
-    metric: Metric = "throughput"
-    max_p99_us: int | None = None
-
-    def score(self, point: Measurement) -> float:
-        """Larger is better: requests a second, or the inverse of a latency. Only for points that are ok."""
-        if self.metric == "throughput":
-            return point.throughput_rps or 0.0
-        latency: float | None = getattr(point, f"{self.metric}_us")
-        return 1e6 / latency if latency else 0.0
-
-    def __str__(self) -> str:
-        goal = "highest throughput" if self.metric == "throughput" else f"lowest {self.metric} latency"
-        return goal if self.max_p99_us is None else f"{goal} with p99 ≤ {format_duration_us(self.max_p99_us)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +32,17 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Spreads over `runs` runs of one setting: requests a second, latencies in microseconds."""
+    """Spreads over `runs` runs of one setting: requests a second, latencies in microseconds; and the means of what a
+    request spent in Triton's queue and computing, None where Triton did not tell."""
 
     runs: int
     throughput_rps: Spread
+    avg_us: Spread
     p50_us: Spread
     p99_us: Spread
     mean_batch: float | None
+    queue_us: float | None = None
+    compute_us: float | None = None
 
     @classmethod
     def of(cls, points: Sequence[Measurement]) -> Figures | None:
@@ -65,12 +50,19 @@ class Figures:
         if not points:
             return None
         batches = [p.mean_batch for p in points if p.mean_batch]
+        computed = [
+            sum(us or 0.0 for us in (p.compute_input_us, p.compute_infer_us, p.compute_output_us)) for p in points
+        ]
+        queued = [p.queue_us for p in points if p.queue_us is not None]
         return cls(
-            len(points),
-            Spread.of([p.throughput_rps or 0.0 for p in points]),
-            Spread.of([p.p50_us or 0.0 for p in points]),
-            Spread.of([p.p99_us or 0.0 for p in points]),
-            statistics.fmean(batches) if batches else None,
+            runs=len(points),
+            throughput_rps=Spread.of([p.throughput_rps or 0.0 for p in points]),
+            avg_us=Spread.of([p.avg_us or 0.0 for p in points]),
+            p50_us=Spread.of([p.p50_us or 0.0 for p in points]),
+            p99_us=Spread.of([p.p99_us or 0.0 for p in points]),
+            mean_batch=statistics.fmean(batches) if batches else None,
+            queue_us=statistics.fmean(queued) if queued else None,
+            compute_us=statistics.fmean(computed) if any(computed) else None,
         )
 
     @classmethod
@@ -78,15 +70,15 @@ class Figures:
         """The figures of `asdict`, or none."""
         if data is None:
             return None
-        spreads = {name: Spread(**value) for name, value in data.items() if isinstance(value, dict)}
-        return cls(runs=data["runs"], mean_batch=data["mean_batch"], **spreads)
+        values: dict[str, Any] = {n: Spread(**value) if isinstance(value, dict) else value for n, value in data.items()}
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One setting and what became of it. `screen_ratio` is the first rough gain over the default, `verdict` the paired
-    comparison, `reason` why there is none; `admissible` is whether the p99 limit is kept, None while unknown;
-    `against` are the figures of the default in the pairs of the comparison."""
+    """One setting and what became of it. `screen_ratio` is the first rough gain over the default, `predicted_ratio`
+    the one predicted before it was measured, `verdict` the paired comparison, `reason` why there is none; `admissible`
+    is whether the limits are kept, None while unknown; `against` are the figures of the default in those pairs."""
 
     candidate: Candidate
     state: State
@@ -96,19 +88,22 @@ class Trial:
     reason: str | None = None
     admissible: bool | None = None
     against: Figures | None = None
+    predicted_ratio: float | None = None
 
     @property
     def outcome(self) -> str:
         """The verdict in words."""
         words = self.verdict.word if self.verdict else "as configured" if self.state == "default" else self.state
-        return f"{words}; p99 over the limit" if self.admissible is False else words
+        return f"{words}; {MISSED}" if self.admissible is False else words
 
     @property
     def gain(self) -> str:
         """How many times better than the default, with the interval where there is one."""
         if self.verdict:
             return str(self.verdict)
-        return f"≈{self.screen_ratio:.2f}×" if self.screen_ratio is not None else ""
+        if self.screen_ratio is not None:
+            return f"≈{self.screen_ratio:.2f}×"
+        return f"predicted {self.predicted_ratio:.2f}×" if self.predicted_ratio is not None else ""
 
     def to_dict(self) -> dict[str, Any]:
         candidate = self.candidate
@@ -117,6 +112,7 @@ class Trial:
             "label": candidate.label,
             "knobs": knobs_of.to_dict(candidate.knobs),
             "changed": list(candidate.changed),
+            "edges": list(candidate.edges),
             "state": self.state,
             "outcome": self.outcome,
             "figures": asdict(self.figures) if self.figures else None,
@@ -125,12 +121,15 @@ class Trial:
             "reason": self.reason,
             "admissible": self.admissible,
             "against": asdict(self.against) if self.against else None,
+            "predicted_ratio": self.predicted_ratio,
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Trial:
         return cls(
-            Candidate(data["id"], knobs_of.from_dict(data["knobs"]), tuple(data["changed"])),
+            Candidate(
+                data["id"], knobs_of.from_dict(data["knobs"]), tuple(data["changed"]), tuple(data.get("edges", ()))
+            ),
             data["state"],
             Figures.from_dict(data["figures"]),
             data["screen_ratio"],
@@ -138,23 +137,33 @@ class Trial:
             data["reason"],
             data["admissible"],
             Figures.from_dict(data["against"]),
+            data.get("predicted_ratio"),
         )
 
 
-def within_limit(points: Sequence[Measurement], objective: Objective) -> bool | None:
-    """Whether the median p99 keeps the limit; None without a limit or without runs."""
-    figures = Figures.of(points)
-    if objective.max_p99_us is None or figures is None:
+def within_limit(points: Sequence[Measurement], slo: Slo) -> bool | None:
+    """Whether the medians of the runs keep every limit; None without a limit or without runs."""
+    if not slo.terms or not points:
         return None
-    return figures.p99_us.median <= objective.max_p99_us
+    return slo.met(medians(points))
+
+
+def medians(points: Sequence[Measurement]) -> dict[str, float]:
+    """The median over runs of each figure that may be limited and that all of them have."""
+    found = {}
+    for metric in METRICS.values():
+        values = [value for p in points if (value := getattr(p, metric.field, None)) is not None]
+        if len(values) == len(points):
+            found[metric.field] = statistics.median(values)
+    return found
 
 
 def choose(default: Trial, trials: Sequence[Trial]) -> Trial | None:
     """The setting to take: of those better than the default the best, and where others cannot be told from it (their
     intervals overlap) the one that changes fewest knobs; the default when none is better.
 
-    A setting over the p99 limit is never taken. When the default itself is over it, any compared setting that keeps it
-    competes. None when nothing keeps the limit.
+    A setting that misses a limit is never taken. When the default itself misses one, any compared setting that keeps
+    them competes. None when nothing keeps the limits.
     """
     must_leave = default.admissible is False
     able = [

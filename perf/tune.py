@@ -3,112 +3,230 @@ above search and study."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
+import difflib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from importlib.metadata import version
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from perf.bench import Bench, Subject
-from perf.grid import Candidate, Grid, candidates, current
+from perf.bench import Bench, Load, Stage, Subject
+from perf.buckets import pad
+from perf.curve import ServiceCurve, Setting
+from perf.findings import findings
+from perf.grid import Candidate, instances_in_effect, threads_in_effect
+from perf.guided import Guided, guided
 from perf.input_data import write_input_data
-from perf.lengths import fit_to_model, traffic_lengths
+from perf.lengths import fit_to_model
 from perf.measurement import Measurement
-from perf.provenance import host_facts, session, sha256
-from perf.result import TuneResult, figures
+from perf.profile import ProfileRequest, profile_on
+from perf.provenance import session
+from perf.result import DIRECT, TuneResult
 from perf.search import Search
-from perf.study import Record, Study
+from perf.study import Study
+from perf.sweep import Sweep, requests_to_play
 from perf.target import EmbeddedTarget, Variant
-from perf.trial import Objective, Trial, choose
-from perf.workload import Workload
-from tooling.config.changes import knob_problems
+from perf.trial import Trial, choose
+from perf.tune_request import Plan, TuneRequest, plan_of, tokenizer_of
 from tooling.config.knobs import apply, read
-from tooling.config.render import origin, render
+from tooling.config.render import render
 from tooling.errors import ExternalError, Problem, Refused, UsageError
-from tooling.releases import current_release
-from tooling.repository import config_path, locate_model, read_config, read_text, usable_cores, write_atomic
-from tooling.signature.onnx_file import read_onnx
+from tooling.repository import usable_cores
 
 if TYPE_CHECKING:
     from perf.analyzer import PerfAnalyzer
     from tooling.config.proto import ModelConfig
     from tooling.console import Console
     from tooling.runtime import Runtime
-    from tooling.signature.spec import ModelSignature
 
-_WINDOW_MS = {"throughput": 300, "avg": 300, "p50": 300, "p90": 400, "p95": 600, "p99": 1_000}
-"""Windows long enough for the statistic at some hundred requests a second; a run is three of them."""
-_LIMIT_MS = 600
-"""The same for a p99 limit, which is held by the median over all runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class TuneRequest:
-    """What to tune, under which traffic, for what, and for how long; without lengths those of real text.
-
-    `study_dir` is by default a directory in `studies` named after the whole question, so that the same question finds
-    its study again; `tokenizer_dir` by default the one in the model directory.
-    """
-
-    model_dir: Path
-    workload: Workload
-    objective: Objective = field(default_factory=Objective)
-    grid: Grid = field(default_factory=Grid)
-    budget_s: float = 180
-    study_dir: Path | None = None
-    studies: Path = Path(".tritune") / "studies"
-    tokenizer_dir: Path | None = None
-    vocab_size: int | None = None
+_CURVE_SHARE = 0.3
+"""Of the time budget, for the service curve."""
+_CURVE_ROWS = 4
+"""Rows of the largest execution that is measured: on a CPU time grows evenly with rows, and long runs are few."""
+_LONG = 128
+"""From this length on the time of attention shows, and a length between the ends is measured too."""
+_BURST_SHARE = 0.6
+_MISFIT = 0.4
+"""A curve further than this from any simple law is taken for noise."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    model_dir: Path
-    signature: ModelSignature
-    config: ModelConfig
-    workload: Workload
-    default: Candidate
-    tries: tuple[Candidate, ...]
-    window_ms: int
-    header: Record
-    study_dir: Path
+class _Found:
+    """What a search gave: how it went in a sentence, the trials, and what the simulator adds."""
+
+    method: str
+    default: Trial
+    trials: tuple[Trial, ...]
+    guided: Guided | None = None
 
 
 def tune(request: TuneRequest, *, runtime: Runtime, analyzer: PerfAnalyzer, console: Console) -> TuneResult:
-    """Measure the current config against each candidate on one embedded server and choose.
+    """Measure the curve, search on it, measure the best against the current config on one embedded server, and choose.
 
     Everything measured goes to the study; the same request resumes it and measures nothing twice. Raises UsageError
     for a request or a model that cannot be tuned, Refused when the current config cannot keep up with the asked rate
     or Triton refuses it, ExternalError when the server or perf_analyzer fails.
     """
-    plan = _plan(request, analyzer)
+    plan = plan_of(request, analyzer)
     target = EmbeddedTarget(plan.model_dir.parent, runtime)
     with Study(plan.study_dir, plan.header, session()) as study:
         kept = sum(record["record"] == "measurement" for record in study.records)
         console.info(f"study {study.directory}{f': {kept} runs are there already' if kept else ''}")
-        input_file = study.directory / "input.json"
-        write_input_data(
-            input_file,
-            plan.signature,
-            plan.workload,
-            _tokenizer(request, plan.model_dir),
-            batching=plan.config.max_batch_size > 0,
-            vocab_size=request.vocab_size,
-        )
-        with _resumable(), Bench(_subject(plan, input_file), study, target, analyzer) as bench:
-            search = Search(bench, request.objective, request.budget_s, console)
-            default, trials = search.run(plan.default, plan.tries)
+        variants = _Variants(request, plan, study.directory)
+        with _resumable(), Bench(variants.subject, study, target, analyzer) as bench:
+            search = Search(bench, request.slo, request.budget, console)
+            found = _search(request, plan, variants, target, bench, search, console)
             if not search.points:
-                raise Refused(problems=[Problem(t.reason or t.state, where=t.candidate.label) for t in trials])
-            result = _result(plan, request, default, trials, search.points, bench.spent_s)
+                raise Refused(problems=[Problem(t.reason or t.state, where=t.candidate.label) for t in found.trials])
+            chosen = choose(found.default, found.trials)
+            rechecks = []
+            if chosen and chosen != found.default and not chosen.candidate.edges:
+                loads = _other_loads(request, plan, variants.subject, min(_rate(found.default), _rate(chosen)))
+                rechecks = search.recheck(chosen.candidate, loads)
+            result = _result(plan, request, found, chosen, rechecks, search.points, bench.spent_s)
         record = {"record": "result", "result": result.to_dict()}
         if record not in study.records:
             study.append(record)
     return result
+
+
+class _Variants:
+    """The subject of a search, whose others are added as the search comes upon them."""
+
+    def __init__(self, request: TuneRequest, plan: Plan, directory: Path) -> None:
+        self._request, self._plan, self._directory = request, plan, directory
+        self._others: dict[str, Variant] = {}
+        self._inputs: dict[str, Path] = {}
+        self.subject = Subject(
+            plan.model_dir.name,
+            Variant(plan.default.id, plan.config, plan.model_dir),
+            self._others,
+            plan.workload,
+            _write(request, plan, directory / "input.json", plan.workload.lengths),
+            plan.window_ms,
+            inputs=self._inputs,
+        )
+
+    def admit(self, *candidates: Candidate) -> None:
+        """Make settings measurable; requests that are padded for one are written."""
+        for one in candidates:
+            self._others[one.id] = Variant(one.id, apply(one.knobs, self._plan.config), self._plan.model_dir)
+            if one.edges:
+                path = self._directory / f"input-padded-{'-'.join(map(str, one.edges))}.json"
+                lengths = tuple(pad(self._plan.workload.lengths, one.edges))
+                self._inputs[one.id] = _write(self._request, self._plan, path, lengths)
+
+
+def _write(request: TuneRequest, plan: Plan, path: Path, lengths: tuple[int, ...]) -> Path:
+    """The requests of the workload with these lengths."""
+    return write_input_data(
+        path,
+        plan.signature,
+        plan.workload.model_copy(update={"lengths": lengths}),
+        tokenizer_of(request, plan.model_dir),
+        batching=plan.config.max_batch_size > 0,
+        vocab_size=request.vocab_size,
+    ).path
+
+
+def _other_loads(request: TuneRequest, plan: Plan, subject: Subject, rate_rps: float) -> dict[Stage, Load]:
+    """Traffic that the choice was not made for: random arrivals at a rate both settings can answer, longer texts."""
+    found: dict[Stage, Load] = {}
+    if rate_rps > 0:
+        bursts = {"concurrency": None, "request_rate": _BURST_SHARE * rate_rps, "distribution": "poisson"}
+        found["bursts"] = Load(plan.workload.model_copy(update=bursts), subject.input_file)
+    lengths = plan.workload.lengths
+    longer = fit_to_model(tuple(2 * length for length in lengths), plan.model_dir, asked=False)
+    if longer and longer != lengths:
+        path = _write(request, plan, subject.input_file.with_name("input-longer.json"), longer)
+        found["longer texts"] = Load(plan.workload.model_copy(update={"lengths": longer}), path)
+    return found
+
+
+def _rate(trial: Trial) -> float:
+    return trial.figures.throughput_rps.median if trial.figures else 0.0
+
+
+def _search(
+    request: TuneRequest,
+    plan: Plan,
+    variants: _Variants,
+    target: EmbeddedTarget,
+    bench: Bench,
+    search: Search,
+    console: Console,
+) -> _Found:
+    """On the simulator first; where the curve cannot carry that, by measuring alone."""
+    variants.admit(*plan.tries)
+    if request.direct:
+        return _Found(DIRECT, *search.run(plan.default, plan.tries))
+    try:
+        curve = bench.curve(lambda: profile_on(target.server, _curve_request(request, plan), console))
+        problem = _misfit(curve)
+        sweep = Sweep(
+            plan.config, read(plan.config), curve, plan.workload, request.slo, plan.wide, requests=requests_to_play()
+        )
+        finalists = () if problem else sweep.finalists(1)
+    except (Refused, UsageError) as error:
+        problem = f"there is no service curve: {error.problems[0]}"
+    if problem:
+        console.info(f"direct search: {problem}")
+        return _Found(f"Direct search, because {problem}.", *search.run(plan.default, plan.tries))
+    if not finalists:
+        raise Refused(
+            "no setting is predicted to be near the current config",
+            where=plan.model_dir.name,
+            hint="give other values with --instances, --threads, --delay or --max-batch-size, or search with --direct",
+        )
+    console.info(f"{len(sweep.expected) + 1} settings simulated")
+    found = guided(search, plan.default, sweep, variants.admit)
+    method = f"{len(found.sweep.expected) + 1} settings simulated on a measured service curve, the best measured."
+    if found.trusted:
+        return _Found(method, found.default, found.trials, found)
+    console.info("predictions were off twice: searching by measurement")
+    known = {sweep.group(t.candidate) for t in found.trials}
+    rest = [one.candidate for one in found.sweep.best() if sweep.group(one.candidate) not in known]
+    variants.admit(*rest)
+    _, more = search.run(plan.default, rest)
+    method = f"{method} Predictions were off twice, so the rest was searched by measurement."
+    return _Found(method, search.current(plan.default), (*found.trials, *more), found)
+
+
+def _curve_request(request: TuneRequest, plan: Plan) -> ProfileRequest:
+    """A few short points a setting: rows that the traffic can reach, the ends of its lengths."""
+    most = max(c.knobs.max_batch_size for c in (plan.default, *plan.wide))
+    clients = plan.workload.concurrency
+    reach = max(1, min(most, _CURVE_ROWS, clients or most))
+    lengths = sorted(set(plan.workload.lengths))
+    middle = lengths[len(lengths) // 2 : len(lengths) // 2 + 1] if lengths and lengths[-1] > _LONG else []
+    config = apply(replace(read(plan.config), max_batch_size=most), plan.config)
+    return ProfileRequest(
+        model_dir=plan.model_dir,
+        settings=tuple(Setting(*split) for split in sorted(_splits(plan))),
+        rows=tuple(sorted({1, reach})),
+        lengths=tuple(sorted({*lengths[:1], *middle, *lengths[-1:]})),
+        traffic=plan.workload.lengths,
+        tokenizer_dir=tokenizer_of(request, plan.model_dir),
+        vocab_size=request.vocab_size,
+        budget_s=min(_CURVE_SHARE * request.budget.seconds, 60),
+        least_rounds=1,
+        config=config,
+    )
+
+
+def _splits(plan: Plan) -> set[tuple[int, int]]:
+    """Instances and threads of every setting, and of the current config."""
+    all_knobs = [c.knobs for c in (plan.default, *plan.wide)]
+    return {(instances_in_effect(k), threads_in_effect(k, usable_cores())) for k in all_knobs}
+
+
+def _misfit(curve: ServiceCurve) -> str | None:
+    """What makes a curve unusable."""
+    off = {setting: curve.of(setting).fit.worst for setting in curve.settings}
+    setting = max(off, key=lambda s: off[s])
+    if off[setting] > _MISFIT:
+        return f"no simple law fits the service times of {setting} (off by {off[setting]:.0%})"
+    return None
 
 
 @contextmanager
@@ -123,150 +241,51 @@ def _resumable() -> Iterator[None]:
         ) from error
 
 
-def write_tuned_config(result: TuneResult, model_dir: Path, hardware: str) -> Path:
-    """Write the chosen setting to `configs/<hardware>.pbtxt` with its evidence as comments; returns the path.
-
-    `config.pbtxt` stays as it is: tuned values hold only for the hardware they were measured on. Raises UsageError when
-    nothing was chosen, or when the file holds edits.
-    """
-    if result.chosen is None:
-        raise UsageError("there is no setting to write", where=model_dir, got=result.conclusion)
-    path = config_path(model_dir, hardware)
-    require_ours(path)
-    config = apply(result.chosen.candidate.knobs, read_config(model_dir))
-    write_atomic(path, render(config, evidence=_evidence(result, path, hardware)))
-    return path
-
-
-def require_ours(path: Path) -> None:
-    """Raise UsageError when a tuned config would overwrite a file that a person wrote or edited."""
-    if path.exists() and origin(read_text(path)) is None:
-        raise UsageError(
-            "the file is not as tritune wrote it",
-            where=path,
-            got="an edited or hand-written config",
-            hint="move it away, or tune without --apply",
-        )
-
-
-def _evidence(result: TuneResult, path: Path, hardware: str) -> Sequence[str]:
-    """What the values of a tuned config stand on."""
-    assert result.chosen is not None
-    lines = [f"Measured on {result.finished[:10]} on {hardware}; take it with --model-config-name={hardware}."]
-    lines += [f"Traffic: {result.workload}; goal: {result.objective}; {result.runs} runs.", result.conclusion]
-    for name, trial in (("config.pbtxt", result.default), ("this file", result.chosen)):
-        rate, p50, p99 = figures(trial)
-        lines.append(f"{name}: {rate} requests/s, p50 {p50} ms, p99 {p99} ms")
-    return [*lines, f"Study: {os.path.relpath(result.study, path.absolute().parent)}"]
-
-
-def _subject(plan: _Plan, input_file: Path) -> Subject:
-    tries = {c.id: Variant(c.id, apply(c.knobs, plan.config), plan.model_dir) for c in plan.tries}
-    base = Variant(plan.default.id, plan.config, plan.model_dir)
-    return Subject(plan.model_dir.name, base, tries, plan.workload, input_file, plan.window_ms)
-
-
-def _plan(request: TuneRequest, analyzer: PerfAnalyzer) -> _Plan:
-    source = locate_model(request.model_dir, "onnxruntime")
-    if source.model_dir is None:
-        raise UsageError("not a model directory", where=request.model_dir, expected="REPO/NAME with 1/model.onnx in it")
-    config, signature = read_config(source.model_dir), read_onnx(source.file)
-    base = read(config)
-    _check(request, config)
-    tries = candidates(base, request.grid, usable_cores())
-    if not tries:
-        raise UsageError(
-            "every setting of the grid equals the current config",
-            where=source.model_dir,
-            hint="give other values with --instances, --threads, --delay or --max-batch-size",
-        )
-    impossible = [problem for candidate in tries for problem in knob_problems(candidate.knobs, "onnxruntime")]
-    if impossible:
-        raise UsageError(problems=list(dict.fromkeys(impossible)))
-    workload = _with_lengths(request, signature, config, source.model_dir)
-    window_ms = max(_WINDOW_MS[request.objective.metric], _LIMIT_MS if request.objective.max_p99_us is not None else 0)
-    header: Record = {
-        "tool": {"tritune": version("tritune"), "perf_analyzer": f"{analyzer.version} ({analyzer.source})"},
-        "server": {"tritonserver": current_release().tritonserver, "onnxruntime": current_release().onnxruntime},
-        "host": host_facts(),
-        "model": {"name": source.name, "sha256": sha256(source.file), "config_sha256": _config_digest(config)},
-        "workload": workload.model_dump(mode="json"),
-        "grid": [candidate.id for candidate in tries],
-        "objective": {"metric": request.objective.metric, "max_p99_us": request.objective.max_p99_us},
-        "window_ms": window_ms,
-    }
-    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()[:8]
-    study_dir = request.study_dir or request.studies / f"{source.name}-{digest}"
-    return _Plan(
-        source.model_dir, signature, config, workload, current(base), tries, window_ms, header, study_dir.absolute()
-    )
-
-
-def _check(request: TuneRequest, config: ModelConfig) -> None:
-    """What cannot be asked of this config, or together."""
-    if not config.input or not config.output:
-        raise UsageError(
-            "the config leaves inputs, outputs and batching to Triton, so it does not say what is tuned",
-            where=config.name or request.model_dir,
-            expected="a config that lists inputs and outputs",
-            hint=f"write one with `tritune gen-config {request.model_dir}`",
-        )
-    if request.objective.metric == "throughput" and request.workload.request_rate is not None:
-        raise UsageError(
-            "throughput under a fixed request rate is that rate, so it cannot be the objective",
-            expected="a latency such as p95",
-            hint="leave --objective out, or give --concurrency in place of --request-rate",
-        )
-    asked = request.grid.max_batch_sizes
-    if (config.max_batch_size == 0 and any(asked)) or (config.max_batch_size > 0 and 0 in asked):
-        raise UsageError(
-            "switching batching on or off changes the request shapes, so both cannot be compared",
-            where=config.name or None,
-            got=f"--max-batch-size {','.join(map(str, asked))} for a config with {config.max_batch_size}",
-            hint="write the config anew with `tritune gen-config --max-batch-size` first",
-        )
-
-
-def _with_lengths(request: TuneRequest, signature: ModelSignature, config: ModelConfig, model_dir: Path) -> Workload:
-    """The workload with lengths, where the model has a free axis and none are given."""
-    asked, batching = request.workload.lengths, config.max_batch_size > 0
-    found = traffic_lengths(asked, signature, _tokenizer(request, model_dir), batching=batching)
-    lengths = fit_to_model(found, model_dir, asked=bool(asked))
-    return request.workload.model_copy(update={"lengths": lengths})
-
-
-def _tokenizer(request: TuneRequest, model_dir: Path) -> Path:
-    return request.tokenizer_dir or model_dir / "tokenizer"
-
-
-def _config_digest(config: ModelConfig) -> str:
-    return hashlib.sha256(config.SerializeToString(deterministic=True)).hexdigest()
-
-
 def _result(
-    plan: _Plan,
+    plan: Plan,
     request: TuneRequest,
-    default: Trial,
-    trials: tuple[Trial, ...],
+    found: _Found,
+    chosen: Trial | None,
+    rechecks: list[dict[str, Any]],
     points: Sequence[Measurement],
     spent_s: float,
 ) -> TuneResult:
     lengths = plan.workload.lengths
     shortest, longest = (min(lengths), max(lengths)) if lengths else (0, 0)
     spread = f", {shortest if shortest == longest else f'{shortest}–{longest}'} tokens" if lengths else ""
-    chosen = choose(default, trials)
+    default = found.default
     if chosen and chosen.against:  # runs of the same minutes, so that both rows of the table are comparable
         default = replace(default, figures=chosen.against)
+    shown = None
+    if found.guided:
+        best = chosen or default
+        shown = findings(found.guided, best.candidate, request.wanted, rechecks).to_dict()
     return TuneResult(
         model=plan.model_dir.name,
         workload=f"{plan.workload}{spread}",
-        objective=str(request.objective),
+        objective=str(request.slo),
         default=default,
-        trials=trials,
+        trials=found.trials,
         chosen=chosen,
         runs=len(points),
         disturbed=sum(p.disturbed for p in points),
         spent_s=round(spent_s, 1),
         finished=max(p.started for p in points),
         study=plan.study_dir,
+        method=found.method,
+        points=1 + sum(t.figures is not None for t in found.trials) + 2 * len(rechecks),
+        findings=shown,
+        config_diff=_config_diff(plan.config, chosen),
     )
+
+
+def _config_diff(config: ModelConfig, chosen: Trial | None) -> str:
+    """What the chosen setting changes, without comments."""
+    if chosen is None or not chosen.candidate.changed:
+        return ""
+    before, after = (_statements(render(c)) for c in (config, apply(chosen.candidate.knobs, config)))
+    return "\n".join(difflib.unified_diff(before, after, "config.pbtxt", "tuned", n=1, lineterm=""))
+
+
+def _statements(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line and not line.startswith("#")]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perf.charts import Ratio, ratio_chart
 from perf.compare import Verdict
+from perf.findings import Wanted, findings
 from perf.grid import Candidate
+from perf.guided import Check, Guided
 from perf.measurement import Measurement
 from perf.report import write_report
 from perf.result import TuneResult
@@ -20,7 +26,7 @@ from tooling.config.knobs import Knobs
 from tooling.errors import UsageError
 
 HOSTILE = "<script>alert(1)</script>\"'&"
-VOID = {"meta", "link", "rect", "line", "circle"}
+VOID = {"meta", "link", "rect", "line", "circle", "path", "polyline"}
 
 
 class Page(HTMLParser):
@@ -72,7 +78,7 @@ def result(study: Path, model: str = "minilm") -> TuneResult:
         Trial(Candidate("a", Knobs(instance_count=1)), "compared", Figures.of([point(125.0)]), 1.2, better),
         Trial(Candidate("b", Knobs(instance_count=4)), "screened out", Figures.of([point(50.0)]), 0.5),
         Trial(Candidate("c", Knobs(intra_op_threads=3)), "failed", reason=f"Triton refuses it: {HOSTILE}"),
-        Trial(Candidate("d", Knobs(max_queue_delay_us=2_000)), "not explored", reason="time budget used up"),
+        Trial(Candidate("d", Knobs(max_queue_delay_us=2_000)), "not explored", reason="budget used up"),
     )
     return TuneResult(
         model, "8 clients", "highest throughput", default, trials, trials[0], 20, 3, 61.2, "2026-01-02T03:04:05", study
@@ -97,7 +103,7 @@ def test_everything_is_told(study: Path) -> None:
         "≈0.50×",
         " 2.4 ",
         "screened out",
-        "Not explored within the time budget: default instances, batch ≤ 8, delay 2ms.",
+        "Not measured within the budget: default instances, batch ≤ 8, delay 2ms.",
         "during 3 of 20 runs",
         "host · cores 2",
         "crashed",
@@ -142,7 +148,7 @@ def test_result_survives_the_study(study: Path) -> None:
 def test_table_marks_the_choice(study: Path) -> None:
     made = result(study)
     lines = made.text().splitlines()
-    assert lines[0] == "minilm · 8 clients · highest throughput · 20 runs in 61 s"
+    assert lines[0] == "minilm · 8 clients · highest throughput · 0 points in 20 runs, 61 s"
     assert [line.startswith("→ 1 instance, batch ≤ 8, no delay") for line in lines].count(True) == 1
     assert "Failed: default instances × 3 threads, batch ≤ 8, no delay: Triton refuses it:" in made.text()
     assert made.summary().splitlines()[2:4] == [
@@ -155,8 +161,8 @@ def test_default_or_nothing_chosen_says_so(study: Path) -> None:
     made = result(study)
     stays, nothing = replace(made, chosen=made.default), replace(made, chosen=None)
     assert (stays.met, nothing.met) == (True, False)
-    assert stays.conclusion == "The current config stays: no setting tried is surely better."
-    assert nothing.conclusion == "No setting tried keeps the p99 limit; nothing is chosen."
+    assert stays.conclusion == "The current config stays: no setting measured is surely better."
+    assert nothing.conclusion == "No setting measured keeps the limits; nothing is chosen."
     assert "chosen  " not in stays.summary()
     alone = replace(stays, trials=())
     assert alone.conclusion == "The current config stays: no setting was compared with it; give a larger --budget."
@@ -177,3 +183,65 @@ def test_chart_is_symmetric_around_one_and_inside_its_box() -> None:
 def test_chart_without_ratios_is_empty() -> None:
     chart = ratio_chart([], margin=0.03)
     assert (chart.bars, chart.height) == ((), 0)
+
+
+@pytest.fixture
+def guided_study(tmp_path: Path, machine: Any) -> Path:
+    """A finished study of a guided search, with a name that tries to break out of the page."""
+    sweep = machine("p99<500ms", instances=(1,), threads=(2,), delays_us=(0, 5_000))
+    made = result(tmp_path / "study", HOSTILE)
+    split = {"avg_us": 80_000.0, "queue_us": 50_000.0, "compute_infer_us": 25_000.0}
+    trials = tuple(
+        replace(t, figures=Figures.of([replace(point(99.0), **split)])) if t.figures else t for t in made.trials
+    )
+    check = Check("a", HOSTILE, 100.0, 90.0, 2e5, 3e5, 1.5, 1.4)
+    guided = Guided(made.default, trials, sweep, (check,), 1)
+    shown = findings(guided, trials[0].candidate, Wanted(500, 0.5)).to_dict()
+    made = replace(made, trials=trials, chosen=trials[0], findings=shown, config_diff="-a\n+b <i>", points=3)
+    with Study(tmp_path / "study", {}) as study:
+        study.append({"record": "curve", "file": "curve.json", "spent_s": 20.0})
+        for side in "AB":
+            run = {"candidate": "a", "stage": "paired", "pair": 0, "side": side, "attempt": 1, "spent_s": 1.5}
+            study.append({"record": "measurement", **run, "raw": f"raw/{side}", "measurement": point(90.0).to_dict()})
+        study.append({"record": "result", "result": made.to_dict()})
+    return tmp_path / "study"
+
+
+def test_a_guided_search_shows_why(guided_study: Path) -> None:
+    page = Page(write_report(guided_study, guided_study.parent / "report.html").read_text())
+    for words in (
+        "What changes in the config",
+        "+b <i>",
+        "Latency and throughput",
+        "Settings that no other beats",
+        "On the diagonal both are equal. The curve was corrected 1 time by what was measured.",
+        "no batching",
+        "only batches of 8",
+        "for a million requests",
+        "such servers for 500 requests a second",
+        "The knee of the curve",
+        "Batches, predicted",
+        "not at all",
+        "50 + 25 + 5 ms",
+        "service curve 20 s",
+        "batches above 64 rows",
+    ):
+        assert words in page.text, words
+    assert "script" not in page.tags and "i" not in page.tags
+    assert page.text.count(HOSTILE) >= 3
+    assert (guided_study.parent / "report.html").stat().st_size < 120_000
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("width", [390, 1200])
+def test_a_browser_shows_it_without_scrolling_sideways(guided_study: Path, width: int) -> None:
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if not chromium:
+        pytest.skip("no Chromium on this machine")
+    path = write_report(guided_study, guided_study.parent / "report.html")
+    probe = "<script>document.title = [document.documentElement.scrollWidth, innerWidth].join()</script>"
+    path.write_text(path.read_text().replace("</body>", f"{probe}</body>"))
+    argv = ["--headless", "--no-sandbox", "--disable-gpu", f"--window-size={max(width, 500)},900", "--dump-dom"]
+    shown = subprocess.run([chromium, *argv, path.as_uri()], capture_output=True, text=True, timeout=120).stdout
+    wide, window = re.search(r"<title>(\d+),(\d+)</title>", shown).groups()  # type: ignore[union-attr]
+    assert int(wide) <= int(window)

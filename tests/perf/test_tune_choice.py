@@ -10,7 +10,8 @@ import pytest
 from perf.compare import Verdict
 from perf.grid import Candidate
 from perf.measurement import Measurement
-from perf.trial import Figures, Objective, Spread, Trial, choose, within_limit
+from perf.slo import Slo
+from perf.trial import Figures, Spread, Trial, choose, within_limit
 from tooling.config.knobs import Knobs
 
 DEFAULT = Trial(Candidate("default", Knobs()), "default")
@@ -63,20 +64,14 @@ def test_default_over_the_limit_gives_way_even_to_a_slower_one() -> None:
     assert chosen(default=default) is None
 
 
-def test_scores_rise_with_quality() -> None:
-    fast = point(throughput_rps=200.0, p95_us=10_000)
-    slow = point(throughput_rps=100.0, p95_us=20_000)
-    for metric in ("throughput", "p95"):
-        assert Objective(metric).score(fast) == pytest.approx(2 * Objective(metric).score(slow))
-
-
-def test_limit_is_kept_by_the_median() -> None:
-    points = [point(p99_us=us) for us in (40_000, 45_000, 90_000)]
-    assert within_limit(points, Objective(max_p99_us=50_000)) is True
-    assert within_limit(points, Objective(max_p99_us=44_000)) is False
-    assert within_limit(points, Objective()) is None
-    assert within_limit([], Objective(max_p99_us=1)) is None
-    assert str(Objective("p95", 50_000)) == "lowest p95 latency with p99 ≤ 50ms"
+def test_limits_are_kept_by_the_median() -> None:
+    points = [point(p99_us=us, throughput_rps=90.0) for us in (40_000, 45_000, 90_000)]
+    assert within_limit(points, Slo.parse("p99<=50ms")) is True
+    assert within_limit(points, Slo.parse("p99<44ms")) is False
+    assert within_limit(points, Slo.parse("p99<50ms,throughput>100")) is False
+    assert within_limit(points, Slo()) is None
+    assert within_limit([], Slo.parse("p99<1us")) is None
+    assert within_limit([point(), *points], Slo.parse("p99<1s")) is None, "one run has no p99"
 
 
 def test_figures_are_median_and_range() -> None:
@@ -91,7 +86,7 @@ def test_figures_are_median_and_range() -> None:
     [
         (DEFAULT, "as configured"),
         (trial("a", TIE), "tie (not distinguishable)"),
-        (trial("a", better(1.5), admissible=False), "better; p99 over the limit"),
+        (trial("a", better(1.5), admissible=False), "better; limits not kept"),
         (Trial(Candidate("a", Knobs()), "failed", reason="refused"), "failed"),
         (Trial(Candidate("a", Knobs()), "screened out", screen_ratio=0.713), "screened out"),
     ],

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perf.bench import CandidateFailed
+from perf.bench import CandidateFailed, Load
 from perf.grid import Candidate
 from perf.measurement import Measurement
-from perf.search import FINALISTS, Search
-from perf.trial import Objective, Trial
+from perf.search import FINALISTS, Budget, Search
+from perf.slo import Slo
+from perf.trial import Trial
+from perf.workload import Workload
 from tooling.config.knobs import Knobs
 from tooling.console import Console
 
@@ -40,7 +43,7 @@ class Bench:
     def prepare(self) -> None:
         self.spent_s += 3
 
-    def pair(self, candidate: Candidate, stage: str, number: int) -> tuple[Measurement, Measurement]:
+    def pair(self, candidate: Candidate, stage: str, number: int, load: Any = None) -> tuple[Measurement, Measurement]:
         self.asked.append((candidate.id, stage, number))
         if self.failing.get(candidate.id, 99) < len([a for a in self.asked if a[0] == candidate.id]):
             raise CandidateFailed("Triton refuses it: no")
@@ -55,11 +58,9 @@ class Bench:
         return Measurement(status="ok", load={"mode": "concurrency", "value": 8}, **figures)
 
 
-def search(
-    bench: Bench, objective: Objective | None = None, budget_s: float = 1_000
-) -> tuple[Trial, dict[str, Trial], Search]:
+def search(bench: Bench, slo: Slo | None = None, budget_s: float = 1_000) -> tuple[Trial, dict[str, Trial], Search]:
     tries = [Candidate(name, Knobs(), ("instance_count",)) for name in bench.speeds]
-    run = Search(bench, objective or Objective(), budget_s, Console(quiet=True))  # type: ignore[arg-type]
+    run = Search(bench, slo or Slo(), Budget(budget_s), Console(quiet=True))  # type: ignore[arg-type]
     default, trials = run.run(DEFAULT, tries)
     assert [t.candidate.id for t in trials] == list(bench.speeds)
     return default, {t.candidate.id: t for t in trials}, run
@@ -100,7 +101,7 @@ def test_a_look_that_cannot_be_paid_ends_as_a_tie() -> None:
 def test_what_the_budget_leaves_out_is_named() -> None:
     bench = Bench({"a": 120.0, "b": 130.0})
     _, trials, _ = search(bench, budget_s=10)
-    assert (trials["a"].state, trials["a"].reason) == ("not explored", "time budget used up")
+    assert (trials["a"].state, trials["a"].reason) == ("not explored", "budget used up")
     assert trials["a"].screen_ratio is not None
     assert (trials["b"].state, trials["b"].figures) == ("not explored", None)
     assert bench.spent_s == 3 + 2 * 2  # the first setting is screened in any case
@@ -118,7 +119,7 @@ def test_what_was_compared_before_counts_whatever_is_screened_since() -> None:
 
 def test_progress_tells_what_is_measured_and_reaches_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     bench = Bench({"a": 101.0, "slow": 50.0}, noise=0.2)
-    Search(bench, Objective(), 1_000, Console()).run(DEFAULT, [Candidate(n, Knobs()) for n in bench.speeds])  # type: ignore[arg-type]
+    Search(bench, Slo(), Budget(1_000), Console()).run(DEFAULT, [Candidate(n, Knobs()) for n in bench.speeds])  # type: ignore[arg-type]
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("tuning [ 2/16] ETA")
     assert lines[2].startswith("tuning [ 5/10] ETA")  # the slow one is not compared
@@ -128,7 +129,7 @@ def test_progress_tells_what_is_measured_and_reaches_its_end(capsys: pytest.Capt
 def test_what_is_recalled_is_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
     bench = Bench({"a": 120.0})
     bench.fresh = 0
-    Search(bench, Objective(), 1_000, Console()).run(DEFAULT, [Candidate("a", Knobs())])  # type: ignore[arg-type]
+    Search(bench, Slo(), Budget(1_000), Console()).run(DEFAULT, [Candidate("a", Knobs())])  # type: ignore[arg-type]
     assert capsys.readouterr().err == ""
 
 
@@ -141,7 +142,7 @@ def test_a_failing_candidate_does_not_stop_the_others() -> None:
 
 
 def test_lower_latency_is_better() -> None:
-    _, trials, _ = search(Bench({"fast": 125.0}), Objective("p95"))
+    _, trials, _ = search(Bench({"fast": 125.0}), Slo.parse("p95"))
     assert trials["fast"].verdict is not None
     assert trials["fast"].verdict.outcome == "better"
     assert trials["fast"].verdict.ratio == pytest.approx(1.25, rel=0.01)
@@ -149,8 +150,47 @@ def test_lower_latency_is_better() -> None:
 
 def test_under_a_limit_those_that_keep_it_are_compared_first_even_if_slow() -> None:
     speeds = {"a": 79.0, "b": 78.0, "c": 77.0, "d": 200.0}
-    default, trials, _ = search(Bench(speeds), Objective(max_p99_us=60_000))
+    default, trials, _ = search(Bench(speeds), Slo.parse("p99<=60ms"))
     assert default.admissible is False
     assert trials["d"].admissible is True
     assert trials["a"].state == "compared"
-    assert trials["a"].outcome == "worse; p99 over the limit"
+    assert trials["a"].outcome == "worse; limits not kept"
+
+
+def test_what_a_prediction_chose_is_compared_at_once() -> None:
+    bench = Bench({"a": 120.0, "b": 90.0})
+    run = Search(bench, Slo(), Budget(1_000), Console(quiet=True))  # type: ignore[arg-type]
+    a, b = run.confirm({Candidate(name, Knobs(), ("x",)): 1.5 for name in bench.speeds})
+    assert [stage for _, stage, _ in bench.asked] == ["paired"] * 12
+    assert (a.verdict and a.verdict.outcome, b.verdict and b.verdict.outcome) == ("better", "worse")
+    assert (a.predicted_ratio, a.screen_ratio) == (1.5, None)
+
+
+def test_without_time_for_a_comparison_the_first_is_measured_roughly() -> None:
+    bench = Bench({"a": 120.0, "b": 90.0})
+    run = Search(bench, Slo(), Budget(5), Console(quiet=True))  # type: ignore[arg-type]
+    a, b = run.confirm({Candidate(name, Knobs(), ("x",)): 1.5 for name in bench.speeds})
+    assert bench.asked == [("a", "screen", 0), ("a", "screen", 1)]
+    assert (a.state, a.gain, b.state, b.gain) == ("not explored", "≈1.20×", "not explored", "predicted 1.50×")
+
+
+def test_a_budget_of_points_counts_the_current_config_too() -> None:
+    bench = Bench({"a": 120.0, "b": 90.0, "c": 130.0})
+    run = Search(bench, Slo(), Budget(points=3), Console(quiet=True))  # type: ignore[arg-type]
+    trials = run.confirm({Candidate(name, Knobs(), ("x",)): 1.5 for name in bench.speeds})
+    assert [t.state for t in trials] == ["compared", "compared", "not explored"]
+
+
+def test_other_traffic_is_measured_in_one_block_and_told_where_it_is_weaker() -> None:
+    bench = Bench({"a": 70.0})
+    run = Search(bench, Slo(), Budget(1_000), Console(quiet=True))  # type: ignore[arg-type]
+    loads: Any = {
+        "bursts": Load(Workload(request_rate=30), Path("x")),
+        "longer texts": Load(Workload(concurrency=8), Path("x")),
+    }
+    bursts, longer = run.recheck(Candidate("a", Knobs()), loads)
+    assert bursts["weaker"] and longer["weaker"] and longer["ratio"] == pytest.approx(0.7, rel=0.01)
+    assert bursts["text"] == "p99 ≈0.70× as good as with the current config"
+    bench.failing = {"a": 0}
+    (failed, _) = run.recheck(Candidate("a", Knobs()), loads)
+    assert failed["weaker"] and failed["text"] == "Triton refuses it: no"

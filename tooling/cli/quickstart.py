@@ -15,7 +15,7 @@ from tooling.cli.tune import paths, run
 from tooling.console import Console
 
 if TYPE_CHECKING:
-    from perf.tune import TuneRequest
+    from perf.tune_request import TuneRequest
 
 _MODEL = "minilm"
 _MAX_BATCH_SIZE = 8
@@ -44,7 +44,8 @@ def _prepare(directory: Path, budget_s: float, console: Console) -> TuneRequest:
     """The runtime installed, the model exported and configured, each unless it is there already."""
     from export.run import export_model
     from export.source import bundled_minilm
-    from perf.tune import TuneRequest
+    from perf.search import Budget
+    from perf.tune_request import TuneRequest
     from perf.workload import Workload
 
     _install(console)
@@ -53,7 +54,7 @@ def _prepare(directory: Path, budget_s: float, console: Console) -> TuneRequest:
     model_dir = export_model(bundled_minilm(), repository, _MODEL, console=console).model_dir
     _configure(model_dir)
     console.info(f"tuning for {CLIENTS} clients, at most {budget_s:.0f} s")
-    return TuneRequest(model_dir, Workload(concurrency=CLIENTS), budget_s=budget_s, studies=directory / "studies")
+    return TuneRequest(model_dir, Workload(concurrency=CLIENTS), budget=Budget(budget_s), studies=directory / "studies")
 
 
 def _install(console: Console) -> None:

@@ -10,10 +10,13 @@ import typer
 from tooling.cli.app import console_of
 from tooling.cli.options import CLIENTS, MOST, counts, duration_us, grid_of, workload_of
 from tooling.console import Console
+from tooling.errors import UsageError
 
 if TYPE_CHECKING:
     from perf.result import TuneResult
-    from perf.tune import TuneRequest
+    from perf.search import Budget
+    from perf.slo import Slo
+    from perf.tune_request import TuneRequest
 
 _Metric = Literal["throughput", "avg", "p50", "p90", "p95", "p99"]
 
@@ -36,7 +39,20 @@ def tune(
     threads: str = typer.Option("", metavar="N,…", help="Threads per instance to try. Default: from the cores."),
     delay: str = typer.Option("", metavar="TIME,…", help="Queue delays to try, like 0,2ms."),
     max_batch_size: str = typer.Option("", metavar="N,…", help="Largest batches to try. Default: as configured."),
-    budget: str = typer.Option("3m", metavar="TIME", help="Start nothing new that would take longer in all."),
+    slo: str = typer.Option(
+        "", metavar="TERMS", help="Limits and goal, like `p99<50ms,throughput` (docs/measuring.md)."
+    ),
+    budget: str = typer.Option(
+        "", metavar="TIME|N", help="Start nothing new beyond this time, or N measured points [90s; 3m with a latency]."
+    ),
+    for_rate: float | None = typer.Option(
+        None, min=0.001, metavar="R", help="Say how many such servers answer R requests a second."
+    ),
+    price_per_hour: float | None = typer.Option(
+        None, min=0, metavar="P", help="Of such a server: say what a million requests cost."
+    ),
+    owner: str = typer.Option("", metavar="NAME", help="Who stands by the decision [the user's login name]."),
+    direct: bool = typer.Option(False, "--direct", help="Search by measurement alone, without the simulator."),
     study: Path | None = typer.Option(None, help="Directory of the study; resumed if it is there."),
     tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),
     vocab_size: int | None = typer.Option(
@@ -48,37 +64,65 @@ def tune(
 ) -> None:
     """Find a setting that is surely better than the current config, or say that there is none.
 
-    Exit 1 when no setting keeps --max-p99. The same command again resumes its study and measures nothing twice.
+    Exit 1 when no setting keeps the limits. The same command again resumes its study and measures nothing twice.
     """
-    from perf.trial import Objective
-    from perf.tune import TuneRequest
+    from perf.findings import Wanted
+    from perf.tune_request import TuneRequest
 
     console = console_of(context)
     workload = workload_of(concurrency, request_rate, counts("--lengths", lengths), seed)
-    metric = objective or ("p95" if request_rate else "throughput")
+    wanted = _slo(slo, objective, max_p99, by_rate=workload.mode == "request_rate")
     request = TuneRequest(
         model,
         workload,
-        Objective(metric, duration_us("--max-p99", max_p99) if max_p99 else None),
+        wanted,
         grid_of(instances, threads, delay, max_batch_size),
-        budget_s=duration_us("--budget", budget) / 1e6,
+        budget=_budget(budget, wanted),
         study_dir=study,
         tokenizer_dir=tokenizer,
         vocab_size=vocab_size,
+        direct=direct,
+        wanted=Wanted(for_rate, price_per_hour),
     )
-    result, files = run(request, console, apply=apply, report=report)
+    result, files = run(request, console, apply=apply, report=report, owner=owner)
     console.result({**result.to_dict(), **files}, f"{result.text()}\n\n{paths(files)}")
     if not result.met:
         raise typer.Exit(1)
 
 
+def _slo(words: str, objective: str | None, max_p99: str, *, by_rate: bool) -> Slo:
+    """The demands, of --slo or of the short options; under a rate p95 stands in for throughput, which is the rate."""
+    from perf.slo import METRICS, PRESETS, Slo
+
+    if words and (objective or max_p99):
+        raise UsageError("--slo excludes --objective and --max-p99", where="--slo", got=words)
+    terms = [words] if words else [f"p99<={max_p99}"] if max_p99 else []
+    if max_p99:
+        duration_us("--max-p99", max_p99)
+    split = {word.strip() for word in words.split(",")}
+    if objective or (by_rate and not split & {*METRICS, *PRESETS}):
+        terms.append(objective or "p95")
+    return Slo.parse(terms, "--slo" if words else "--objective")
+
+
+def _budget(text: str, slo: Slo) -> Budget:
+    """A time, or a number of points. A latency needs longer runs than throughput does."""
+    from perf.search import Budget
+
+    if text.isascii() and text.isdecimal():
+        return Budget(points=counts("--budget", text, least=2)[0])
+    quick = slo.objective.metric == "throughput" and not any(term.metric != "throughput" for term in slo.terms)
+    return Budget(duration_us("--budget", text or ("90s" if quick else "3m")) / 1e6)
+
+
 def run(
-    request: TuneRequest, console: Console, *, apply: bool, report: Path | None
+    request: TuneRequest, console: Console, *, apply: bool, report: Path | None, owner: str = ""
 ) -> tuple[TuneResult, dict[str, str | None]]:
-    """Tune, write the config and the report where asked; the paths of `study`, `config` and `report`."""
+    """Tune, write the config and the report where asked; the paths of `study`, `config`, `decision` and `report`."""
     from perf.analyzer import find_perf_analyzer
     from perf.report import write_report
-    from perf.tune import require_ours, tune, write_tuned_config
+    from perf.tune import tune
+    from perf.tuned import require_ours, write_decision, write_tuned_config
     from tooling.repository import config_path, cpu_name, require_writable
     from tooling.runtime import find_runtime
 
@@ -89,16 +133,27 @@ def run(
         require_ours(config_path(request.model_dir, hardware))
     runtime = find_runtime()
     result = tune(request, runtime=runtime, analyzer=find_perf_analyzer(runtime), console=console)
+    record = write_decision(result, hardware, owner or _login())
     written = write_tuned_config(result, request.model_dir, hardware) if apply and result.met else None
     if report:
         write_report(result.study, report)
-    files = {"config": written, "study": result.study, "report": report}
+    files = {"config": written, "study": result.study, "decision": record, "report": report}
     return result, {name: str(path.absolute()) if path else None for name, path in files.items()}
+
+
+def _login() -> str:
+    """The name of the user; a container may know none."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
 
 
 def paths(files: dict[str, str | None]) -> str:
     """The paths that were written, a line each, relative where that is shorter to read."""
-    return "\n".join(f"{name:<7} {_here(Path(path))}" for name, path in files.items() if path)
+    return "\n".join(f"{name:<8} {_here(Path(path))}" for name, path in files.items() if path)
 
 
 def _here(path: Path) -> Path:

@@ -1,0 +1,177 @@
+"""What is asked of a tuning, and everything settled before a server starts. Layer: above search and study."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perf.findings import Wanted
+from perf.grid import Candidate, Grid, candidates, current, wide
+from perf.lengths import fit_to_model, traffic_lengths
+from perf.provenance import host_facts, sha256
+from perf.search import Budget
+from perf.slo import Slo
+from perf.study import Record
+from perf.workload import Workload
+from tooling.config.changes import knob_problems
+from tooling.config.knobs import read
+from tooling.errors import UsageError
+from tooling.releases import current_release
+from tooling.repository import locate_model, read_config, usable_cores
+from tooling.signature.onnx_file import read_onnx
+
+if TYPE_CHECKING:
+    from perf.analyzer import PerfAnalyzer
+    from tooling.config.proto import ModelConfig
+    from tooling.signature.spec import ModelSignature
+
+_WINDOW_MS = {"throughput": 300, "avg": 300, "p50": 300, "p90": 400, "p95": 600, "p99": 1_000}
+"""Windows long enough for the statistic at some hundred requests a second; a run is three of them."""
+_LIMIT_MS = 600
+"""The same for a limited p95 or p99, which is held by the median over all runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuneRequest:
+    """What to tune, under which traffic, for what, and for how long; without lengths those of real text.
+
+    `study_dir` is by default a directory in `studies` named after the whole question, so that the same question finds
+    its study again; `tokenizer_dir` by default the one in the model directory. `direct` leaves the simulator out.
+    """
+
+    model_dir: Path
+    workload: Workload
+    slo: Slo = field(default_factory=Slo)
+    grid: Grid = field(default_factory=Grid)
+    budget: Budget = field(default_factory=lambda: Budget(180))
+    study_dir: Path | None = None
+    studies: Path = Path(".tritune") / "studies"
+    tokenizer_dir: Path | None = None
+    vocab_size: int | None = None
+    direct: bool = False
+    wanted: Wanted = field(default_factory=Wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A request with all it stands on: `tries` are for a direct search, `wide` for the simulator; `header` names the
+    question, which finds its study in `study_dir` again."""
+
+    model_dir: Path
+    signature: ModelSignature
+    config: ModelConfig
+    workload: Workload
+    default: Candidate
+    tries: tuple[Candidate, ...]
+    wide: tuple[Candidate, ...]
+    window_ms: int
+    header: Record
+    study_dir: Path
+
+
+def plan_of(request: TuneRequest, analyzer: PerfAnalyzer) -> Plan:
+    """Everything that a request fixes. Raises UsageError for a request or a model that cannot be tuned."""
+    source = locate_model(request.model_dir, "onnxruntime")
+    if source.model_dir is None:
+        raise UsageError("not a model directory", where=request.model_dir, expected="REPO/NAME with 1/model.onnx in it")
+    config, signature = read_config(source.model_dir), read_onnx(source.file)
+    base = read(config)
+    _check(request, config)
+    tries = candidates(base, request.grid, usable_cores())
+    broad = wide(base, request.grid, usable_cores())
+    if not tries:
+        raise UsageError(
+            "every setting of the grid equals the current config",
+            where=source.model_dir,
+            hint="give other values with --instances, --threads, --delay or --max-batch-size",
+        )
+    impossible = [
+        problem for candidate in (*tries, *broad) for problem in knob_problems(candidate.knobs, "onnxruntime")
+    ]
+    if impossible:
+        raise UsageError(problems=list(dict.fromkeys(impossible)))
+    workload = _with_lengths(request, signature, config, source.model_dir)
+    window_ms = _window_ms(request.slo)
+    header: Record = {
+        "tool": {"tritune": version("tritune"), "perf_analyzer": f"{analyzer.version} ({analyzer.source})"},
+        "server": {"tritonserver": current_release().tritonserver, "onnxruntime": current_release().onnxruntime},
+        "host": host_facts(),
+        "model": {"name": source.name, "sha256": sha256(source.file), "config_sha256": _config_digest(config)},
+        "workload": workload.model_dump(mode="json"),
+        "grid": [candidate.id for candidate in (tries if request.direct else broad)],
+        "slo": list(request.slo.words),
+        "window_ms": window_ms,
+    }
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()[:8]
+    study_dir = request.study_dir or request.studies / f"{source.name}-{digest}"
+    return Plan(
+        source.model_dir,
+        signature,
+        config,
+        workload,
+        current(base),
+        tries,
+        broad,
+        window_ms,
+        header,
+        study_dir.absolute(),
+    )
+
+
+def _window_ms(slo: Slo) -> int:
+    limited = any(term.metric in ("p95", "p99") for term in slo.terms)
+    return max(_WINDOW_MS[slo.objective.metric], _LIMIT_MS if limited else 0)
+
+
+def _check(request: TuneRequest, config: ModelConfig) -> None:
+    """What cannot be asked of this config, or together."""
+    if not config.input or not config.output:
+        raise UsageError(
+            "the config leaves inputs, outputs and batching to Triton, so it does not say what is tuned",
+            where=config.name or request.model_dir,
+            expected="a config that lists inputs and outputs",
+            hint=f"write one with `tritune gen-config {request.model_dir}`",
+        )
+    used = {request.slo.objective.metric, *(term.metric for term in request.slo.terms)}
+    if strange := used - set(_WINDOW_MS):
+        raise UsageError(
+            "this is not measured by tuning",
+            where="slo",
+            got=", ".join(sorted(strange)),
+            expected=f"some of {', '.join(_WINDOW_MS)}",
+        )
+    if request.slo.objective.metric == "throughput" and request.workload.mode == "request_rate":
+        raise UsageError(
+            "throughput under a fixed request rate is that rate, so it cannot be the objective",
+            expected="a latency such as p95",
+            hint="leave --objective out, or give --concurrency in place of --request-rate",
+        )
+    asked = request.grid.max_batch_sizes
+    if (config.max_batch_size == 0 and any(asked)) or (config.max_batch_size > 0 and 0 in asked):
+        raise UsageError(
+            "switching batching on or off changes the request shapes, so both cannot be compared",
+            where=config.name or None,
+            got=f"--max-batch-size {','.join(map(str, asked))} for a config with {config.max_batch_size}",
+            hint="write the config anew with `tritune gen-config --max-batch-size` first",
+        )
+
+
+def _with_lengths(request: TuneRequest, signature: ModelSignature, config: ModelConfig, model_dir: Path) -> Workload:
+    """The workload with lengths, where the model has a free axis and none are given."""
+    asked, batching = request.workload.lengths, config.max_batch_size > 0
+    found = traffic_lengths(asked, signature, tokenizer_of(request, model_dir), batching=batching)
+    lengths = fit_to_model(found, model_dir, asked=bool(asked))
+    return request.workload.model_copy(update={"lengths": lengths})
+
+
+def tokenizer_of(request: TuneRequest, model_dir: Path) -> Path:
+    """The directory of the tokenizer."""
+    return request.tokenizer_dir or model_dir / "tokenizer"
+
+
+def _config_digest(config: ModelConfig) -> str:
+    return hashlib.sha256(config.SerializeToString(deterministic=True)).hexdigest()

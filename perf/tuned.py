@@ -1,0 +1,65 @@
+"""What a tuning leaves behind: the config for the hardware it was measured on, and the decision record. Layer: above
+decision.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from perf.decision import decision, markdown
+from perf.result import TuneResult, figures
+from perf.study import read_study
+from tooling.config.knobs import apply
+from tooling.config.render import origin, render
+from tooling.errors import UsageError
+from tooling.repository import config_path, read_config, read_text, write_atomic
+
+
+def write_tuned_config(result: TuneResult, model_dir: Path, hardware: str) -> Path:
+    """Write the chosen setting to `configs/<hardware>.pbtxt` with its evidence as comments; returns the path.
+
+    `config.pbtxt` stays as it is: tuned values hold only for the hardware they were measured on. Raises UsageError when
+    nothing was chosen, or when the file holds edits.
+    """
+    if result.chosen is None:
+        raise UsageError("there is no setting to write", where=model_dir, got=result.conclusion)
+    path = config_path(model_dir, hardware)
+    require_ours(path)
+    config = apply(result.chosen.candidate.knobs, read_config(model_dir))
+    write_atomic(path, render(config, evidence=_evidence(result, path, hardware)))
+    return path
+
+
+def write_decision(result: TuneResult, hardware: str, owner: str) -> Path:
+    """Write the decision record to the study's directory, as Markdown and JSON; returns the path of the Markdown."""
+    header, _ = read_study(result.study)
+    record = decision(result, hardware=hardware, owner=owner, facts=header)
+    write_atomic(result.study / "decision.json", json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    path = result.study / "decision.md"
+    write_atomic(path, markdown(record))
+    return path
+
+
+def require_ours(path: Path) -> None:
+    """Raise UsageError when a tuned config would overwrite a file that a person wrote or edited."""
+    if path.exists() and origin(read_text(path)) is None:
+        raise UsageError(
+            "the file is not as tritune wrote it",
+            where=path,
+            got="an edited or hand-written config",
+            hint="move it away, or tune without --apply",
+        )
+
+
+def _evidence(result: TuneResult, path: Path, hardware: str) -> Sequence[str]:
+    """What the values of a tuned config stand on."""
+    assert result.chosen is not None
+    lines = [f"Measured on {result.finished[:10]} on {hardware}; take it with --model-config-name={hardware}."]
+    lines += [f"Traffic: {result.workload}; goal: {result.objective}; {result.runs} runs.", result.conclusion]
+    for name, trial in (("config.pbtxt", result.default), ("this file", result.chosen)):
+        rate, p50, p99 = figures(trial)
+        lines.append(f"{name}: {rate} requests/s, p50 {p50} ms, p99 {p99} ms")
+    return [*lines, f"Study: {os.path.relpath(result.study, path.absolute().parent)}"]
