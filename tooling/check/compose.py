@@ -27,7 +27,9 @@ def services_of(path: Path) -> Mapping[str, Any]:
         if source is None:
             raise UsageError("too large for a compose file", where=path, expected=f"{_LARGEST} bytes at most")
         content = yaml.load(source, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+    except OSError as error:
+        raise UsageError("cannot be read", where=path, got=error.strerror or str(error)) from error
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise UsageError("not a compose file", where=path, got=str(error).replace("\n", " ")) from error
     services = content.get("services") if isinstance(content, dict) else None
     if not isinstance(services, dict):

@@ -20,6 +20,8 @@ _FORM: Final = (
     'or perf_analyzer\'s `{"data": […]}`'
 )
 
+_KINDS: Final[Mapping[type, str]] = {list: "list", dict: "object", str: "text"}
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
@@ -56,37 +58,70 @@ def read_requests(path: Path, config: ModelConfig) -> list[Request]:
         if source is None:
             raise UsageError("too large for a request", where=path, expected=f"{_LARGEST} bytes at most")
         content = json.loads(source)
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise UsageError("cannot be read", where=path, got=error.strerror or str(error), expected="a file") from error
+    except (ValueError, RecursionError) as error:
         raise UsageError("not a request", where=path, got=str(error), expected=_FORM) from error
     try:
-        if isinstance(content, dict) and "data" in content and "inputs" not in content and "name" not in content:
-            return list(_perf_analyzer(content["data"], config))
-        return [_body(entry, index) for index, entry in enumerate(content if isinstance(content, list) else [content])]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError("not a request", where=path, got=f"{type(error).__name__}: {error}", expected=_FORM) from error
+        found = list(_requests(content, config))
+    except ValueError as error:
+        raise UsageError("not a request", where=path, got=str(error), expected=_FORM) from error
+    if not found:
+        raise UsageError("holds no request", where=path, expected=_FORM)
+    return found
+
+
+def _requests(content: Any, config: ModelConfig) -> Iterator[Request]:
+    """Raises ValueError, with what is wrong, for a part that is of another kind than it must be."""
+    if isinstance(content, dict) and "data" in content and "inputs" not in content and "name" not in content:
+        yield from _perf_analyzer(_of(content, "data", list), config)
+        return
+    for index, entry in enumerate(content if isinstance(content, list) else [content]):
+        yield _body(_object(entry, f"request {index}"), index)
+
+
+def _of(content: Mapping[str, Any], key: str, kind: type[Any], default: Any = None) -> Any:
+    """A part of an object, which must be of this kind."""
+    value = content.get(key, default)
+    if not isinstance(value, kind):
+        raise ValueError(f"`{key}` that is no {_KINDS[kind]}" if key in content else f"no `{key}`")
+    return value
+
+
+def _object(value: Any, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} that is no object")
+    return value
+
+
+def _lengths(shape: list[Any]) -> tuple[int, ...]:
+    if not all(isinstance(length, int) and not isinstance(length, bool) for length in shape):
+        raise ValueError(f"a shape that is not of whole numbers: {shape}"[:200])
+    return tuple(shape)
 
 
 def _body(content: Mapping[str, Any], index: int) -> Request:
     """The body of `POST /v2/models/NAME/infer`; a single input may stand alone."""
-    listed = [content] if "name" in content and "shape" in content else content.get("inputs", [])
-    inputs = {str(entry["name"]): _tensor(entry) for entry in listed}
-    if not inputs and "error" not in content:
+    alone = "name" in content and "shape" in content
+    listed = [content] if alone else _of(content, "inputs", list, [] if "error" in content else None)
+    tensors = [_tensor(_object(entry, f"input {number}")) for number, entry in enumerate(listed)]
+    if not tensors and "error" not in content:
         raise ValueError("no inputs")
+    outputs = [_object(entry, f"output {number}") for number, entry in enumerate(_of(content, "outputs", list, []))]
     return Request(
         str(content.get("id") or f"request {index}"),
-        inputs,
-        tuple(str(output["name"]) for output in content.get("outputs", [])),
-        dict(content.get("parameters", {})),
+        {tensor.name: tensor for tensor in tensors},
+        tuple(_of(output, "name", str) for output in outputs),
+        dict(_of(content, "parameters", dict, {})),
         str(content.get("id", "")),
         str(content["error"]) if "error" in content else None,
     )
 
 
 def _tensor(entry: Mapping[str, Any]) -> Tensor:
-    shape = tuple(int(length) for length in entry["shape"])
-    data_type = entry.get("datatype")
     values = tuple(_flat(entry["data"])) if "data" in entry else None
-    return Tensor(str(entry["name"]), None if data_type is None else str(data_type), shape, values)
+    data_type = None if entry.get("datatype") is None else _of(entry, "datatype", str)
+    return Tensor(_of(entry, "name", str), data_type, _lengths(_of(entry, "shape", list)), values)
 
 
 def _flat(data: Any) -> Iterator[Any]:
@@ -107,7 +142,8 @@ def _perf_analyzer(steps: Sequence[Any], config: ModelConfig) -> Iterator[Reques
     for index, entry in enumerate(steps):
         for number, step in enumerate(entry if isinstance(entry, list) else [entry]):
             label = f"step {index}.{number}" if isinstance(entry, list) else f"step {index}"
-            inputs = {str(name): _step(str(name), value, known.get(name), batching) for name, value in step.items()}
+            named = _object(step, label)
+            inputs = {name: _step(name, value, known.get(name), batching) for name, value in named.items()}
             yield Request(label, inputs)
 
 
@@ -117,7 +153,7 @@ def _step(name: str, value: Any, tensor: Any, batching: bool) -> Tensor:
     if shape is None:
         dims = list(tensor.dims) if tensor is not None else []
         shape = dims if dims and -1 not in dims else [len(values or ())]
-    dims = [int(length) for length in shape]
+    dims = list(_lengths(shape)) if isinstance(shape, list) else [len(values or ())]
     data_type = protocol_name(tensor.data_type) if tensor is not None else None
     whole = [1, *dims] if batching else dims
     return Tensor(name, data_type, tuple(whole), values if values is None or len(values) == prod(whole) else None)

@@ -189,6 +189,11 @@ def _of_repository(repository: Repository, target: Target, found: Mapping[str, l
         )
     elif not repository.models:
         yield Finding(serving.EMPTY, place, "no models: a repository holds one directory per model")
+    wanted = f"configs/{target.config_name}.pbtxt"
+    if target.config_name and not any(is_file(model.directory / wanted) for model in repository.models.values()):
+        yield Finding(
+            serving.CONFIG_NAME, place, f"no model has {wanted}: each is judged, and served, with its config.pbtxt"
+        )
     if len(target.caches) > 1:
         yield Finding(
             serving.SEVERAL_CACHES,

@@ -97,7 +97,7 @@ class TritonHttp:
 
     def _call(self, method: str, path: str, body: object = None) -> Any:
         host, _, port = self._url.rpartition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=self._timeout_s)
+        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=self._timeout_s)
         try:
             connection.request(method, path, None if body is None else json.dumps(body))
             response = connection.getresponse()

@@ -64,6 +64,13 @@ UNREADABLE = advice(
     "YAML",
     stage=Stage.POLL,
 )
+CONFIG_NAME = advice(
+    "config-name-unknown",
+    "No model has a config of the name that is asked for.",
+    "Triton falls back to config.pbtxt in silence, for each model without `configs/NAME.pbtxt`.",
+    "max_batch_size: 8\n--- options\n--config-name gpu-h100-x1",
+    "GetModelConfigFullPath (core)",
+)
 SEVERAL_CACHES = load(
     "several-caches",
     "The server is started with two caches.",
@@ -72,7 +79,7 @@ SEVERAL_CACHES = load(
     "tritonserver's start",
     evidence=Evidence.READ,
 )
-RULES = (SEVERAL_CACHES, IS_A_MODEL, EMPTY, EXIT_ON_ERROR, NO_BINARY, OLD_HEALTH, UNREADABLE)
+RULES = (CONFIG_NAME, SEVERAL_CACHES, IS_A_MODEL, EMPTY, EXIT_ON_ERROR, NO_BINARY, OLD_HEALTH, UNREADABLE)
 
 
 def compose_health(shown: str, services: Mapping[str, Any]) -> Iterator[Finding]:

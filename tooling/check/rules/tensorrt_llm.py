@@ -234,7 +234,7 @@ def _batcher(model: Model) -> Iterator[Finding]:
             hint="executor_worker_path, or leave it out",
         )
     for key, text in unread(model, _PARAMETERS):
-        if "${" not in text:  # an unfilled template has a rule of its own
+        if text and "${" not in text:  # empty is left out, and an unfilled template has a rule of its own
             yield model.find(VALUE, f"parameter {key}: `{text}` is not read", "parameters", key)
     yield from unknown(model, UNKNOWN, [*_PARAMETERS, "worker_path"])
     if given.get("decoding_mode") == "lookahead" and not all(given.get(key) for key in _LOOKAHEAD):
