@@ -81,6 +81,8 @@ class CurveRun(BaseModel):
     def _whole(self) -> CurveRun:
         if len(self.sent_us) != len(self.latency_us):
             raise ValueError("`sent_us` and `latency_us` must be equally long")
+        if max(batch.rows for batch in self.batches) < self.rows:
+            raise ValueError("`batches` hold no execution with the rows of a request")
         return self
 
     @property
@@ -99,9 +101,14 @@ class CurveRun(BaseModel):
 
     @property
     def between_us(self) -> float:
-        """What passes between executions of an instance that always has one waiting, until its last one ends."""
+        """What passes between executions of an instance that always has one waiting, until its last one ends.
+
+        Requests that shared an execution end together, so the instances' last ends are that many requests apart.
+        """
         ends = sorted(sent + latency for sent, latency in zip(self.sent_us, self.latency_us, strict=True))
-        there_us = sum(ends[-self.instances :]) - self.instances * min(self.sent_us)
+        shared = max(batch.rows for batch in self.batches) // self.rows
+        last = ends[::-1][: self.instances * shared : shared]
+        there_us = sum(last) - len(last) * min(self.sent_us)
         return there_us / self.executions - self.compute_us
 
 

@@ -28,17 +28,14 @@ def run(clients: int, rows: int, length: int, *, most: int = 8, noise: float = 1
     merged = clients > 2 and rows < most
     size = most if merged else rows
     time = compute_us(size, length) * (SLOWER if busy == 2 else 1) * noise
-    turn = time + DISPATCH
-    if merged:
-        turn += MERGE * (size - 1) * SLOWER
-    count = 12
-    starts = [turn * (n // busy) for n in range(count)]
+    turn = time + DISPATCH + (MERGE * (size - 1) * SLOWER if merged else 0)
+    count, each = 12, size if merged else 1  # executions, and requests in one
     if clients <= 2:
-        starts = [start + CLIENT * (n // busy) for n, start in enumerate(starts)]
-        sent, ends = starts, [start + turn + CLIENT for start in starts]
+        sent = [(turn + CLIENT) * (n // busy) for n in range(count)]
+        ends = [start + turn + CLIENT for start in sent]
     else:
-        sent = [0.0] * min(count, clients) + starts[: max(0, count - clients)]
-        ends = [start + turn for start in starts]
+        ends = [turn * (n // each // busy + 1) for n in range(count * each)]
+        sent = [0.0] * len(ends)
     return CurveRun(
         threads=1,
         instances=2,
