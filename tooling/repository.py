@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -229,8 +229,7 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     _require_regular(path)
     content = data.encode() if isinstance(data, str) else data
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path), _directory(path.parent):
         try:
             with beside.open("xb") as file:
                 file.write(content)
@@ -241,13 +240,24 @@ def write_atomic(path: Path, data: bytes | str) -> None:
             beside.unlink(missing_ok=True)
 
 
+@contextmanager
+def _directory(path: Path) -> Iterator[None]:
+    """Make a directory and its parents for the block; those made that are empty behind it are taken away again."""
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        for folder in made:
+            with suppress(OSError):  # not empty, or never made
+                folder.rmdir()
+
+
 def require_writable(path: Path) -> None:
     """Raise UsageError unless `write_atomic` could write this file: asked before work whose result goes there."""
     _require_regular(path)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
+    with writing(path), _directory(path.parent), tempfile.TemporaryFile(dir=path.parent):
+        pass
 
 
 @contextmanager
@@ -257,12 +267,12 @@ def staging(target: Path) -> Iterator[Path]:
     Raises UsageError when it cannot be made.
     """
     staged = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
-    with writing(target):
-        staged.mkdir(parents=True)
-    try:
+    with ExitStack() as stack:
+        with writing(target):
+            stack.enter_context(_directory(target.parent))
+            staged.mkdir()
+        stack.callback(shutil.rmtree, staged, ignore_errors=True)
         yield staged
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
 
 
 def publish(staged: Path, target: Path) -> None:

@@ -87,8 +87,12 @@ def test_ctrl_c_is_130(command_that, run_cli) -> None:
     def interrupt(console):
         raise KeyboardInterrupt
 
-    command_that(interrupt)
-    assert run_cli("probe").code == 130
+    def interrupt_a_class(console):
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    for body in (interrupt, interrupt_a_class):
+        command_that(body)
+        assert run_cli("probe") == (130, "", "interrupted\n")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +164,7 @@ def test_sigterm_is_143() -> None:
     code = (
         "import time, sys; from tooling.cli import app;"
         "app._run = lambda *a: (sys.stderr.write('ready\\n'), sys.stderr.flush(), time.sleep(30));"
-        "app.entry()"
+        "from tooling.cli import entry; entry()"
     )
     process = subprocess.Popen([sys.executable, "-c", code, "doctor"], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -170,6 +174,39 @@ def test_sigterm_is_143() -> None:
     assert process.wait(timeout=10) == 143
     assert time.monotonic() - started < 5
     process.stderr.close()
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_while_the_libraries_load_is_silent(number: str, code: int) -> None:
+    program = f"""
+import os, signal, sys
+from tooling.cli import entry
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.{number})
+
+sys.meta_path.insert(0, Finder())
+entry()
+"""
+    done = subprocess.run([sys.executable, "-c", program, "--version"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+@pytest.mark.parametrize(
+    ("argv", "where"),
+    [
+        (["gen-config", ""], "a word of the command line"), (["gen-config", "m", "--output", ""], "--output"),
+        (["check", ""], "a word of the command line"), (["serve", "--metrics-port="], "--metrics-port"),
+        (["export", "m", "-r", ""], "-r"), (["gen-config", "m", "--name="], "--name"),
+    ],
+)  # fmt: skip
+def test_an_empty_word_is_refused(run_cli, argv: list[str], where: str) -> None:
+    """As a path it would be the directory one is in; as any other value it would count as not given."""
+    result = run_cli(*argv)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"error: {where}: empty (expected a value)\nhint: ")
 
 
 @pytest.mark.parametrize(

@@ -123,12 +123,29 @@ def test_hardware_has_a_file_of_its_own(relu, run_cli):
     assert {p.name for p in (relu / "configs").iterdir()} == names and not (relu / "config.pbtxt").exists()
 
 
+def test_what_binds_a_config_to_hardware_is_told_once(relu, run_cli):
+    said = "warning: this config holds for one kind of hardware only"
+    for argv, told in (
+        (["--kind", "cpu", "--stdout"], True),
+        (["--set", "instance_group=[{gpus: 0}]"], True),
+        (["--kind", "cpu", "--hardware", "cpu-2"], False),
+        (["--kind", "model"], False),
+        (["--instances", 2, "--threads", 1], False),
+    ):
+        result = run_cli("gen-config", relu, *argv)
+        assert result.code == 0 and (said in result.err) == told, argv
+    path = relu / "config.pbtxt"
+    path.write_text("max_batch_size: 4")
+    assert said in run_cli("gen-config", relu, "--kind", "cpu").err
+    assert run_cli("gen-config", relu, "--instances", 2).err == ""
+
+
 def test_stdout_shows_the_text_and_writes_nothing(relu, onnx_file, run_cli):
-    for path in (relu, onnx_file("loose.onnx")):
-        result = run_cli("gen-config", path, "--stdout", "--name", "other")
+    for path, name in ((relu, "relu"), (onnx_file("loose.onnx"), "other")):
+        result = run_cli("gen-config", path, "--stdout", "--name", name)
         assert result.code == 0 and result.err == ""
-        assert origin(result.out) == "generated" and 'name: "other"' in result.out
-        assert result.out == run_cli("gen-config", path, "--stdout", "--name", "other", "--json").json["data"]["config"]
+        assert origin(result.out) == "generated" and f'name: "{name}"' in result.out
+        assert result.out == run_cli("gen-config", path, "--stdout", "--name", name, "--json").json["data"]["config"]
     assert not (relu / "config.pbtxt").exists()
 
 
@@ -177,6 +194,9 @@ def test_edits_are_kept_unless_forced(relu, run_cli):
         (["--kind", "tpu"], "invalid value for '--kind'"),
         (["--diff", "--check"], "--diff and --check exclude each other"),
         (["--output", "x", "--hardware", "auto"], "--output and --hardware exclude each other"),
+        (["--stdout", "--output", "x"], "--stdout and --output exclude each other"),
+        (["--client-sample", "--hardware", "x"], "--client-sample and --hardware exclude each other"),
+        (["--stdout", "--name", "other"], "a model must have the name of its directory (got `other`; expected `relu`)"),
         (["--hardware", "a b"], "not a usable hardware name"),
         (["--name", "other"], "a model must have the name of its directory (got `other`; expected `relu`)"),
         (["--max-queue-delay", "1ms", "--no-dynamic-batching"], "max_queue_delay needs dynamic batching"),

@@ -54,7 +54,7 @@ def lines(model: Path) -> list[bytes]:
             4: b'output < name: "y", data_type: TYPE_FP32; dims: -1 dims: 3 >\r\n',
         }),
         (["--response-cache"], {5: b"response_cache {\r\n  enable: true\r\n}\r\n"}),
-        (["--instances", 2, "--kind", "cpu"], {5: b"instance_group {\r\n  kind: KIND_CPU\r\n  count: 2\r\n}\r\n"}),
+        (["--instances", 2], {5: b"instance_group {\r\n  count: 2\r\n}\r\n"}),
         (["--max-batch-size", 4], {}),
     ],
 )  # fmt: skip

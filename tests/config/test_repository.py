@@ -21,6 +21,7 @@ from tooling.repository import (
     locate_model,
     publish,
     read_config,
+    require_writable,
     staging,
     write_atomic,
 )
@@ -148,6 +149,8 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch)
     with pytest.raises(UsageError, match="No space left") as caught:
         write_atomic(path, "new")
     assert caught.value.problems[0].where == str(path)
+    with pytest.raises(UsageError, match="No space left"):
+        write_atomic(tmp_path / "new" / "deep" / "config.pbtxt", "new")
     assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]
 
 
@@ -170,8 +173,13 @@ def test_a_directory_is_published_whole(tmp_path):
         assert list(target.parent.iterdir()) == [target]
 
 
+def test_a_question_whether_a_file_could_be_written_leaves_nothing(tmp_path):
+    require_writable(tmp_path / "deep" / "report.html")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_failed_fill_leaves_nothing(tmp_path):
-    target = tmp_path / "model"
+    target = tmp_path / "new" / "repository" / "model"
     with pytest.raises(RuntimeError), staging(target) as staged:
         (staged / "half").touch()
         raise RuntimeError

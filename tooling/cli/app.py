@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import typer
 from typer.exceptions import TyperException
@@ -69,8 +67,17 @@ def _split_globals(argv: Sequence[str]) -> tuple[list[str], dict[str, bool]]:
     return rest, flags
 
 
-def _on_sigterm(signum: int, frame: FrameType | None) -> NoReturn:
-    raise Terminated
+def _refuse_empty(args: Sequence[str]) -> None:
+    """No value may be empty: it comes from a variable that is not set, and as a path it would be the directory here.
+
+    Raises UsageError.
+    """
+    for index, word in enumerate(args):
+        option, sign, value = word.partition("=")
+        if word and not (sign and not value and option.startswith("--")):
+            continue
+        before = args[index - 1] if index and args[index - 1].startswith("-") else "a word of the command line"
+        raise UsageError("empty", where=option or before, expected="a value", hint="leave it out, or set its variable")
 
 
 def _command_of(args: Sequence[str]) -> str:
@@ -91,6 +98,7 @@ def _usage_error(error: Any) -> UsageError:
 def _run(command: Any, args: list[str], console: Console) -> tuple[int, TrituneError | None]:
     """Parse and run one command line. Typer's own `main` is left out: it turns interrupts and closed pipes into 1."""
     try:
+        _refuse_empty(args)
         try:
             context = command.make_context("tritune", args, obj=console)
         except OSError as error:  # nothing but the help is written while parsing
@@ -168,8 +176,18 @@ def _outcome(args: list[str], console: Console) -> tuple[int, TrituneError | Non
         return 143, None
     except StdoutFailed:
         raise
-    except Exception:
+    except Exception as error:
+        if _was_interrupted(error):
+            console.info("interrupted")
+            return 130, None
         return _bug(console)
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether a Ctrl-C is behind an error: up to Python 3.11 a class in the making wraps what is raised in it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _bug(console: Console) -> tuple[int, TrituneError]:
@@ -177,9 +195,3 @@ def _bug(console: Console) -> tuple[int, TrituneError]:
     error = TrituneError("internal error of tritune: please report it with the lines above")
     console.error(error)
     return error.exit_code, error
-
-
-def entry() -> NoReturn:
-    """Console script: SIGTERM unwinds the stack so that servers and files are cleaned up."""
-    signal.signal(signal.SIGTERM, _on_sigterm)
-    sys.exit(main())

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from tooling.signature.spec import ModelSignature
 
 _DEFAULT_BATCH = 8
+_BOUND = (
+    "this config holds for one kind of hardware only (kind or gpus of an instance_group): "
+    "with --hardware NAME it goes to configs/NAME.pbtxt, and config.pbtxt fits every machine"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +68,14 @@ class Draft:
     advice: tuple[str, ...] = ()
 
 
-def make_draft(source: Source, ask: Ask, present: Present | None, console: Console) -> Draft:
+def make_draft(source: Source, ask: Ask, present: Present | None, console: Console, *, portable: bool) -> Draft:
     """The config that is asked for; `present` is edited unless it is as generated, or nothing is asked of it.
 
-    Raises UsageError with every rule that is broken.
+    A `portable` config is for every machine, and what binds it to one is told. Raises UsageError with every rule that
+    is broken.
     """
-    from tooling.config.render import STYLE, render
+    from tooling.config.backends import is_bound
+    from tooling.config.render import STYLE, parse, render
     from tooling.pbtxt.editor import edit
 
     asked = bool(ask.changes or ask.warmup or source.joined)
@@ -77,6 +83,8 @@ def make_draft(source: Source, ask: Ask, present: Present | None, console: Conso
     config = _config(source, ask, edited, console)
     files = {**source.files, **_warmup(config, source.model_dir, ask)}
     advice = _advice(config, source.signature, ask.triton())
+    if portable and is_bound(config) and not (edited and is_bound(parse(edited.text, str(edited.path)))):
+        advice = (*advice, _BOUND)
     if edited is None:
         return Draft(config, render(config), files=files, advice=advice)
     if edited.origin == "measured":

@@ -79,6 +79,7 @@ def gen_config(
     """
     console = console_of(context)
     mode = _mode(stdout=stdout, diff=diff, check=check, client_sample=client_sample)
+    _exclude(mode, output=output, hardware=hardware)
     knobs = {
         "max_batch_size": max_batch_size,
         "dynamic_batching": dynamic_batching,
@@ -101,13 +102,14 @@ def gen_config(
         source = _template(model, (inputs, outputs), max_batch_size, force)
     else:
         source = _source(model, backend, (inputs, outputs), url, remote)
-    writes = mode not in ("stdout", "client-sample")
-    path = _target(source, name, hardware, output) if writes or (source.model_dir and not name) else None
+    shown = mode in ("stdout", "client-sample")
+    path = None if shown and source.model_dir is None else _target(source, name, hardware, output)
     present = _present(path) if path and not force else None
-    draft = make_draft(source, ask, present, console)
+    portable = path is not None and hardware is None and output is None
+    draft = make_draft(source, ask, present, console, portable=portable)
     for line in draft.advice:
         console.warning(line)
-    _answer(console, mode, path if writes else None, draft, force=force)
+    _answer(console, mode, None if shown else path, draft, force=force)
 
 
 def _changes(file: Path | None, knobs: dict[str, Any], assignments: list[str]) -> Changes:
@@ -157,17 +159,24 @@ def _directory(model: Path | None, what: str) -> Path:
 def _mode(**flags: bool) -> str:
     """Which of the read-only modes is asked for, or `write`."""
     given = [name.replace("_", "-") for name, on in flags.items() if on]
-    if len(given) > 1:
-        raise UsageError(f"--{' and --'.join(given)} exclude each other", hint="give one of them")
+    _one_of(given)
     return given[0] if given else "write"
+
+
+def _exclude(mode: str, **targets: object) -> None:
+    """Refuse two targets, and a target for what is only shown."""
+    _one_of([mode] * (mode in ("stdout", "client-sample")) + [name for name, given in targets.items() if given])
+
+
+def _one_of(options: list[str]) -> None:
+    if len(options) > 1:
+        raise UsageError(f"--{' and --'.join(options)} exclude each other", hint="give one of them")
 
 
 def _target(source: Source, name: str | None, hardware: str | None, output: Path | None) -> Path:
     from tooling.repository import config_path, hardware_name
 
     if output is not None:
-        if hardware is not None:
-            raise UsageError("--output and --hardware exclude each other", hint="give one of them")
         return output
     if source.model_dir is None:
         raise UsageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from tooling.config.proto import ModelConfig, pb
+from tooling.config.proto import ModelConfig, backend_of, pb
 from tooling.errors import Problem, suggest
 from tooling.signature.spec import ModelSignature, Profile, TensorSpec
 from tooling.signature.tensorrt_plan import largest_batch
@@ -69,6 +69,13 @@ def finish(config: ModelConfig, signature: ModelSignature) -> None:
             group.profile[:] = profiles
     if signature.backend == "openvino" and config.max_batch_size > 1 and _PADDING not in config.parameters:
         config.parameters[_PADDING].string_value = "YES"
+
+
+def is_bound(config: ModelConfig) -> bool:
+    """Whether instances are tied to a kind of hardware, or to certain GPUs, that another machine may not have."""
+    free = backend_of(config) not in _KINDS
+    devices = (pb().ModelInstanceGroup.KIND_CPU, pb().ModelInstanceGroup.KIND_GPU)
+    return any(group.gpus or (free and group.kind in devices) for group in config.instance_group)
 
 
 def problems(config: ModelConfig, signature: ModelSignature) -> Iterator[Problem]:
