@@ -67,6 +67,13 @@ def test_chosen_outputs_drop_what_nobody_takes():
     assert [t.name for t in config.output] == ["pooled"]
 
 
+def test_what_a_tokenizer_gives_too_much_goes_nowhere():
+    more = model("tok", "text:STRING:1", "ids:INT64:-1 mask:INT64:-1 token_type_ids:INT64:-1")
+    config = build_ensemble("pipe", infer_graph(MODELS, ["tok", "enc"]), MODELS | {"tok": more})
+    assert dict(config.ensemble_scheduling.step[0].output_map) == {"ids": "ids", "mask": "mask"}
+    assert [t.name for t in config.output] == ["hid"]
+
+
 def test_a_step_that_does_not_batch_makes_the_shapes_whole():
     single = model("enc", "ids:INT64:-1,-1 mask:INT64:-1,-1", "hid:FP32:-1,-1,4", top=0)
     config = build_ensemble("pipe", parse_graph({"steps": ["tok", "enc"]}, "g"), {"tok": TOK, "enc": single})
@@ -82,7 +89,7 @@ def test_a_step_that_does_not_batch_makes_the_shapes_whole():
             {"steps": ["tok", {"model": "enc", "inputs": {"IDS": "ids"}}]},
             "step 1 (enc): no input called `IDS` (expected ids, mask",
         ),
-        ({"steps": ["tok", "enc"], "outputs": ["hidd"]}, "output `hidd` is never produced (expected hid"),
+        ({"steps": ["tok", "enc"], "outputs": ["hidd"]}, "output `hidd` is never produced (expected ids, mask, hid"),
         ({"steps": ["tok", "enc"], "max_batch_size": 8}, "allows batch 8 but step `enc` allows only 4"),
         ({"steps": ["tok", {"model": "tok", "inputs": {"text": "again"}}]}, "tensor `ids` is produced twice"),
         ({"steps": [{"model": "tok", "outputs": {"ids": "a", "mask": "a"}}]}, "tensor `a` is produced twice"),

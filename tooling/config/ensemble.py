@@ -25,7 +25,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What a person says of an ensemble; `outputs` empty means every tensor that no step takes."""
+    """What a person says of an ensemble; `outputs` empty means those of the last steps, of which no step takes any."""
 
     steps: tuple[Step, ...]
     outputs: tuple[str, ...] = ()
@@ -97,8 +97,9 @@ class _Flow:
 def build_ensemble(name: str, graph: Graph, models: Mapping[str, ModelConfig]) -> ModelConfig:
     """The config of the ensemble over `models` (configs by name), always with `model_version: -1`.
 
-    Inputs are the tensors that no step gives, outputs those that no step takes, or `graph.outputs`. The largest batch
-    is the smallest one of the steps. Raises UsageError with every rule that the graph breaks.
+    Inputs are the tensors that no step gives, outputs `graph.outputs`, or those of the steps of which no step takes
+    any: what is left over of others, like a tokenizer's token_type_ids, goes nowhere. The largest batch is the smallest
+    one of the steps. Raises UsageError with every rule that the graph breaks.
     """
     problem = name_problem(name)
     flow = _Flow(problems=[problem] if problem else [])
@@ -109,14 +110,15 @@ def build_ensemble(name: str, graph: Graph, models: Mapping[str, ModelConfig]) -
         entry = config.ensemble_scheduling.step.add(model_name=step.model, model_version=-1)
         _connect(entry, number, step, models[step.model], flow)
     inputs = [tensor for tensor in flow.shapes if tensor not in flow.produced]
-    ends = [tensor for tensor in flow.produced if tensor not in flow.consumed]
+    last = [step for step in config.ensemble_scheduling.step if flow.consumed.isdisjoint(step.output_map.values())]
+    ends = [tensor for step in last for tensor in step.output_map.values()]
     _order_problems(config, flow)
     for tensor in graph.outputs:
         if tensor not in flow.produced:
             flow.problems.append(
                 Problem(
                     f"output `{tensor}` is never produced",
-                    expected=", ".join(ends),
+                    expected=", ".join(flow.produced),
                     hint=suggest(tensor, flow.produced),
                 )
             )
