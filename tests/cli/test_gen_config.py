@@ -107,10 +107,14 @@ def test_a_model_that_cannot_batch_is_said_and_served_whole(onnx_file, run_cli):
 
 def test_all_impossible_knobs_are_refused_at_once(onnx_file, run_cli):
     path = onnx_file("repo/fixed/1/model.onnx", shape=(1, 3))
-    result = run_cli("gen-config", path, "--max-batch-size", 4, "--preferred-batch-size", 8, "--instances", 0)
-    assert (result.code, result.out) == (2, "")
-    assert result.err.count("error: ") == 4  # instances, the preferred size, and each tensor
-    assert "`x` has none (got shape [1, 3]" in result.err and "expected 1 to 4" in result.err
+    for argv, count, said in (
+        (["--instances", 0], 3, "instances is out of range (got 0"),
+        (["--preferred-batch-size", 8], 3, "preferred_batch_size 8 > max_batch_size 4"),
+    ):
+        result = run_cli("gen-config", path, "--max-batch-size", 4, *argv)
+        assert (result.code, result.out) == (2, "")
+        assert result.err.count("error: ") == count and said in result.err  # that, and each tensor
+        assert "`x` has none (got shape [1, 3]" in result.err
     assert not (path.parents[1] / "config.pbtxt").exists()
 
 

@@ -60,7 +60,6 @@ def test_every_profile_of_a_plan_is_used():
         ),
         ([profile(64, 128)], Knobs(), {}, "the plan needs at least 64 rows, and Triton may send 1"),
         ([profile(1, 8)], Knobs(), {"instance_group": [{"profile": ["1"]}]}, "no such profile (got profile 1"),
-        ([profile(1, 8)], Knobs(), {"instance_group": [{"profile": ["a"]}]}, "the number of a profile (got `a`"),
         ([profile(1, 8)], Knobs(instance_kind="cpu"), {}, "(got KIND_CPU; expected KIND_AUTO or KIND_GPU"),
         (
             [profile(1, 8)],

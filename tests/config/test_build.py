@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tooling.config.build import build_config
+from tooling.config.changes import Changes
 from tooling.config.knobs import Knobs
 from tooling.errors import UsageError
 from tooling.signature.spec import ModelSignature, TensorSpec
@@ -74,14 +75,6 @@ def test_an_axis_of_length_zero_is_refused():
 @pytest.mark.parametrize(
     ("knobs", "expected"),
     [
-        (
-            Knobs(preferred_batch_size=(4, 16)),
-            ["preferred_batch_size must be positive and at most max_batch_size (got 16;"],
-        ),
-        (
-            Knobs(preferred_batch_size=(0,)),
-            ["preferred_batch_size must be positive and at most max_batch_size (got 0;"],
-        ),
         (Knobs(max_batch_size=-1), ["max_batch_size is out of range (got -1;", "dynamic batching needs batches"]),
         (Knobs(max_batch_size=0), ["dynamic batching needs batches (got max_batch_size 0;"]),
         (Knobs(max_batch_size=2**31), ["max_batch_size is out of range"]),
@@ -98,8 +91,8 @@ def test_an_axis_of_length_zero_is_refused():
             ["preferred_batch_size needs dynamic batching (got max_batch_size 0"],
         ),
         (
-            Knobs(preferred_batch_size=(9,), instance_count=-1, intra_op_threads=-2),
-            ["instances is out of range", "threads is out of range", "preferred_batch_size must be"],
+            Knobs(max_queue_delay_us=-9, instance_count=-1, intra_op_threads=-2),
+            ["instances is out of range", "threads is out of range", "max_queue_delay is out of range"],
         ),
     ],
 )
@@ -117,4 +110,18 @@ def test_names_that_triton_or_the_file_system_trips_over(name):
 
 
 def test_name_and_knobs_are_refused_together():
-    assert len(problems(signature(X), Knobs(preferred_batch_size=(9,)), "mini lm")) == 2
+    assert len(problems(signature(X), Knobs(instance_count=-1), "mini lm")) == 2
+
+
+def test_what_triton_feeds_itself_leaves_the_lists():
+    """Controls, states and batch inputs are the model's tensors too; listed twice they would be one too many."""
+    inputs = tuple(TensorSpec(name, "TYPE_FP32", (-1, 1)) for name in ("x", "START", "state_in", "len"))
+    outputs = tuple(TensorSpec(name, "TYPE_FP32", (-1, 1)) for name in ("y", "state_out"))
+    state = {"input_name": "state_in", "output_name": "state_out", "data_type": "FP32", "dims": [1]}
+    start = {"name": "START", "control": [{"kind": "START", "fp32_false_true": [0, 1]}]}
+    settings = {
+        "sequence_batching": {"control_input": [start], "state": [state]},
+        "batch_input": [{"target_name": "len", "data_type": "FP32", "source_input": "x"}],
+    }
+    config = build_config(signature(*inputs, outputs=outputs), "m", Knobs(), changes=Changes(settings, "f"))
+    assert [t.name for t in config.input] == ["x"] and [t.name for t in config.output] == ["y"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Final, TypeAlias
 
@@ -153,6 +153,14 @@ def checks_of(model: Model) -> tuple[Check, ...]:
         *_MODEL,
         *_ADVICE,
     )
+
+
+def of_the_text() -> tuple[Callable[[Model], Iterable[Finding]], ...]:
+    """The checks that ask the config alone, and files that stand beside the versions."""
+    files = (versions.labels, state.states)
+    settings = (instances.instance_groups, onnx_options.parameters, onnx_options.accelerators, python_model.parameters)
+    advice_ = (dynamic.batching_advice, features.tags, tensors.duplicates)
+    return (text.text, *_POLL, *_TENSORS, platform.backend, *settings, *files, *advice_)
 
 
 @cache

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tooling.console import Console
-from tooling.errors import UsageError
+from tooling.errors import Problem, UsageError
 
 if TYPE_CHECKING:
     from tooling.cli.config_source import Source
@@ -74,23 +74,64 @@ def make_draft(source: Source, ask: Ask, present: Present | None, console: Conso
     A `portable` config is for every machine, and what binds it to one is told. Raises UsageError with every rule that
     is broken.
     """
-    from tooling.config.backends import is_bound
-    from tooling.config.render import STYLE, parse, render
-    from tooling.pbtxt.editor import edit
+    from tooling.config.build import Unfit
+    from tooling.config.release_advice import release_advice
 
     asked = bool(ask.changes or ask.warmup or source.joined)
     edited = present if present is not None and asked and present.origin != "generated" else None
-    config = _config(source, ask, edited, console)
+    try:
+        config = _config(source, ask, edited, console)
+    except Unfit as error:
+        refused, _ = _judged(_text(error.config, edited), edited, source, ask)
+        raise UsageError(problems=[*error.problems, *refused]) from error
     files = {**source.files, **_warmup(config, source.model_dir, ask)}
-    advice = _advice(config, source.signature, ask.triton())
-    if portable and is_bound(config) and not (edited and is_bound(parse(edited.text, str(edited.path)))):
-        advice = (*advice, _BOUND)
+    text = _text(config, edited)
+    refused, advice = _judged(text, edited, source, ask)
+    if refused:
+        raise UsageError(problems=refused)
+    if source.signature is not None:
+        advice += release_advice(config, source.signature, ask.triton())
+    if portable and _newly_bound(config, edited):
+        advice.append(_BOUND)
+    if edited is not None and edited.origin == "measured":
+        advice.append(f"{edited.path} holds measured settings: the evidence in it is of those before this change")
+    return Draft(config, text, edited=edited is not None, files=files, advice=tuple(advice))
+
+
+def _text(config: ModelConfig, edited: Present | None) -> str:
+    from tooling.config.render import STYLE, render
+    from tooling.pbtxt.editor import edit
+
     if edited is None:
-        return Draft(config, render(config), files=files, advice=advice)
-    if edited.origin == "measured":
-        advice = (*advice, f"{edited.path} holds measured settings: the evidence in it is of those before this change")
-    text = edit(edited.text.encode("utf-8", "surrogateescape"), config, edited.path, STYLE)
-    return Draft(config, text.decode("utf-8", "surrogateescape"), edited=True, files=files, advice=advice)
+        return render(config)
+    old = edited.text.encode("utf-8", "surrogateescape")
+    return edit(old, config, edited.path, STYLE).decode("utf-8", "surrogateescape")
+
+
+def _judged(text: str, edited: Present | None, source: Source, ask: Ask) -> tuple[list[Problem], list[str]]:
+    """What Triton would refuse in a config, and what it would take and not do; of an edited one with its place."""
+    from tooling.check.draft import judge
+    from tooling.check.finding import Severity
+    from tooling.check.target import Target
+
+    folder = source.model_dir or Path(ask.name or source.name)
+    path = edited.path if edited else folder / "config.pbtxt"
+    target = Target(ask.triton(), release_named=True)
+    findings = judge(text.encode("utf-8", "surrogateescape"), path, folder, target)
+    refused = [
+        Problem(finding.message, str(finding.place) if edited else None, hint=finding.hint)
+        for finding in findings
+        if finding.severity is Severity.ERROR
+    ]
+    ignored = [finding for finding in findings if finding.severity is Severity.WARNING]
+    return refused, [f"{finding.message} ({finding.hint or f'rule {finding.rule.id}'})" for finding in ignored]
+
+
+def _newly_bound(config: ModelConfig, edited: Present | None) -> bool:
+    from tooling.config.backends import is_bound
+    from tooling.config.render import parse
+
+    return is_bound(config) and not (edited and is_bound(parse(edited.text, str(edited.path))))
 
 
 def _config(source: Source, ask: Ask, edited: Present | None, console: Console) -> ModelConfig:
@@ -99,7 +140,7 @@ def _config(source: Source, ask: Ask, edited: Present | None, console: Console) 
     from tooling.config.knobs import Knobs
     from tooling.config.render import parse
 
-    name, folder, release = ask.name or source.name, source.model_dir, ask.triton()
+    name, folder = ask.name or source.name, source.model_dir
     base = source.config
     if edited is not None:
         base = parse(edited.text, str(edited.path))
@@ -108,26 +149,12 @@ def _config(source: Source, ask: Ask, edited: Present | None, console: Console) 
                 base.ClearField(part.name)
             base.MergeFrom(source.config)
     if base is not None:
-        return change_config(base, name, source.signature, ask.changes, folder=folder, release=release)
+        return change_config(base, name, source.signature, ask.changes, folder=folder)
     assert source.signature is not None  # without a config there is a model
     asked = ask.changes.max_batch_size
     batch = _default_batch(source.signature, console) if asked is None else asked
     knobs = Knobs(max_batch_size=batch, dynamic_batching=batch != 0)
-    return build_config(
-        source.signature, name, knobs, file=source.file, changes=ask.changes, folder=folder, release=release
-    )
-
-
-def _advice(config: ModelConfig, signature: ModelSignature | None, release: Release) -> tuple[str, ...]:
-    from tooling.config.onnxruntime_options import advice as accelerator_advice
-    from tooling.config.release_rules import advice as release_advice
-
-    if signature is None:
-        return ()
-    advice = [*release_advice(config, signature, release)]
-    if signature.backend == "onnxruntime":
-        advice += accelerator_advice(config)
-    return tuple(advice)
+    return build_config(source.signature, name, knobs, file=source.file, changes=ask.changes, folder=folder)
 
 
 def _default_batch(signature: ModelSignature, console: Console) -> int:

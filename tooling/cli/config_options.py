@@ -84,7 +84,7 @@ def _policy(text: str) -> str:
     """The version policy of `all`, `latest:2` or `1,3`."""
     if text == "all":
         return "{ all { } }"
-    if match := re.fullmatch(r"latest:(\d+)", text):
+    if match := re.fullmatch(r"latest:([1-9]\d*)", text):
         return f"{{ latest {{ num_versions: {match[1]} }} }}"
     if re.fullmatch(r"\d+(,\d+)*", text):
         return f"{{ specific {{ versions: [{text}] }} }}"

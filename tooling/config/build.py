@@ -1,4 +1,4 @@
-"""A ModelConfig from a signature, or from the one there was, refused with Triton's own rules. Layer: config."""
+"""A ModelConfig from a signature, or from the one there was; it fits the model, or is refused. Layer: config."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tooling.config import backends, onnxruntime_options, release_rules, rules, tensor_rules, warmup
+from tooling.config import backends, onnxruntime_options, warmup
 from tooling.config.changes import Changes, knob_problems
 from tooling.config.knobs import Knobs, apply
 from tooling.config.labels import name_labels
 from tooling.config.names import name_problem
 from tooling.config.proto import ModelConfig, pb
 from tooling.errors import Problem, UsageError
-from tooling.releases import Release
 from tooling.signature.spec import ModelSignature, TensorSpec
 
 _NONE: Final = Changes()
+
+
+class Unfit(UsageError):
+    """A config that does not fit its model. `config` is that config, so that the rest of it can be judged as well."""
+
+    def __init__(self, config: ModelConfig, problems: Iterable[Problem]) -> None:
+        super().__init__(problems=problems)
+        self.config = config
 
 
 def build_config(
@@ -28,13 +35,12 @@ def build_config(
     file: str = "",
     changes: Changes = _NONE,
     folder: Path | None = None,
-    release: Release | None = None,
 ) -> ModelConfig:
     """The config that serves this model with these knobs, and with the changes put over them.
 
     `file` is the model file's name where it is not the backend's usual one. `folder` is the model directory, for files
-    that the config names, `release` the Triton it is for. Raises UsageError with every rule that is broken at once: of
-    the knobs, of Triton's core, of the backend, of the release.
+    that the config names. Raises UsageError for what cannot be asked of any model, Unfit with all that does not fit
+    this one and its backend; what Triton refuses whatever the model is left to `tooling.check`.
     """
     asked = changes.max_batch_size  # every shape follows from it
     if asked is not None:
@@ -55,9 +61,8 @@ def build_config(
     except UsageError as error:
         raise UsageError(problems=[*error.problems, *_tensor_problems(signature, knobs.max_batch_size)]) from error
     backends.finish(config, signature)
-    tensor_rules.drop_fed_by_triton(config)
-    _refuse(config_problems(config, name, signature, folder, release))
-    return config
+    _drop_fed_by_triton(config)
+    return _fitting(config, _problems(config, name, signature, folder))
 
 
 def change_config(
@@ -67,49 +72,53 @@ def change_config(
     changes: Changes,
     *,
     folder: Path | None = None,
-    release: Release | None = None,
 ) -> ModelConfig:
     """A copy of a config that a person wrote, with what is asked for changed and all else as it was.
 
     Where batching comes or goes, the shapes that follow from the model follow. `signature` is None where no model file
-    says what the model takes. Raises UsageError with every rule that the result breaks, as `build_config` does.
+    says what the model takes. Raises UsageError and Unfit as `build_config` does.
     """
     config = changes.apply(present)
-    tensor_rules.drop_fed_by_triton(config)
+    _drop_fed_by_triton(config)
     found = [] if signature is None else list(_follow_batching(config, present, signature))
-    _refuse([*found, *config_problems(config, name, signature, folder, release)])
+    return _fitting(config, [*found, *_problems(config, name, signature, folder)])
+
+
+def _drop_fed_by_triton(config: ModelConfig) -> None:
+    """Take out of the lists what Triton itself feeds or keeps: controls, states, and batch inputs.
+
+    To the backend each of these is one of the model's tensors already; listed twice it would be one too many.
+    """
+    states = config.sequence_batching.state
+    fed = {entry.name for entry in config.sequence_batching.control_input} | {state.input_name for state in states}
+    fed |= {target for batch in config.batch_input for target in batch.target_name}
+    kept = {state.output_name for state in states}
+    for tensors, names in ((config.input, fed), (config.output, kept)):
+        for index in reversed([i for i, tensor in enumerate(tensors) if tensor.name in names]):
+            del tensors[index]
+
+
+def _fitting(config: ModelConfig, problems: Iterable[Problem]) -> ModelConfig:
+    found = list(problems)
+    if found:
+        raise Unfit(config, found)
     return config
 
 
-def _refuse(problems: Iterable[Problem]) -> None:
-    found = list(problems)
-    if found:
-        raise UsageError(problems=found)
-
-
-def config_problems(
-    config: ModelConfig,
-    name: str,
-    signature: ModelSignature | None,
-    folder: Path | None,
-    release: Release | None,
+def _problems(
+    config: ModelConfig, name: str, signature: ModelSignature | None, folder: Path | None
 ) -> Iterator[Problem]:
-    """Every rule of Triton's core, of the backend and of the release that the config of the model `name` breaks."""
+    """What keeps the config from serving the model `name` with this signature."""
     if config.name not in ("", name):
         yield Problem(
             "a model must have the name of its directory", "name", f"`{config.name}`", f"`{name}`", "leave the name out"
         )
-    if signature is not None:
-        yield from _tensor_problems(signature, config.max_batch_size)
-    yield from tensor_rules.problems(config, folder)
-    yield from rules.problems(config)
     yield from warmup.problems(config, folder)
     if signature is not None:
+        yield from _tensor_problems(signature, config.max_batch_size)
         yield from backends.problems(config, signature)
         if signature.backend == "onnxruntime":
             yield from onnxruntime_options.problems(config, signature)
-    if release is not None:
-        yield from release_rules.problems(config, release)
 
 
 def _follow_batching(config: ModelConfig, present: ModelConfig, signature: ModelSignature) -> Iterator[Problem]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from tooling.config import rules
 from tooling.config.knobs import Knobs, apply, read, threads_key
 from tooling.config.overlay import merge
 from tooling.config.proto import ModelConfig, backend_of, pb
@@ -121,7 +120,6 @@ def knob_problems(knobs: Knobs, backend: str) -> Iterator[Problem]:
             expected="max_batch_size 1 or more (with 0 Triton runs each request alone)",
             hint="switch dynamic batching off, or give a max_batch_size",
         )
-    yield from rules.preferred_problems(list(knobs.preferred_batch_size), top, "preferred_batch_size")
 
 
 def _out_of_range(what: str, value: int, low: int, high: int, hint: str | None = None) -> Iterator[Problem]:

@@ -101,11 +101,6 @@ class PlanManifest(_Part):
         )
 
 
-def manifest_path(plan: Path) -> Path:
-    """Where the sidecar of a plan stands: `model.plan.json` beside `model.plan`."""
-    return plan.with_name(f"{plan.name}.json")
-
-
 def read_manifest(path: Path) -> PlanManifest:
     """The sidecar at `path`. Raises UsageError with everything that is wrong in it."""
     try:

@@ -22,8 +22,6 @@ def read_plan(path: Path, declared: Declared) -> ModelSignature:
     Raises UsageError for a file that is no plan, a sidecar that does not belong to it, or no word on the tensors.
     """
     version = plan_version(path)
-    from tooling.signature.plan_manifest import manifest_path, read_manifest
-
     sidecar = manifest_path(path)
     if not sidecar.exists():
         need_declared(
@@ -34,6 +32,8 @@ def read_plan(path: Path, declared: Declared) -> ModelSignature:
         raise UsageError(
             "the sidecar says what the plan takes", where=sidecar, hint="leave --input and --output-tensor out"
         )
+    from tooling.signature.plan_manifest import read_manifest
+
     manifest = read_manifest(sidecar)
     if not (version + ".").startswith(manifest.tensorrt + "."):
         raise UsageError(
@@ -53,6 +53,11 @@ def read_plan(path: Path, declared: Declared) -> ModelSignature:
         profiles=profiles,
         built_with=version,
     )
+
+
+def manifest_path(plan: Path) -> Path:
+    """Where the sidecar of a plan stands: `model.plan.json` beside `model.plan`."""
+    return plan.with_name(f"{plan.name}.json")
 
 
 def largest_batch(profiles: tuple[Profile, ...]) -> int:

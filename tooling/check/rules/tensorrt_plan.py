@@ -17,9 +17,8 @@ from tooling.check.sizes import type_name
 from tooling.check.wording import shape_text, shapes_differ
 from tooling.errors import UsageError, suggest
 from tooling.signature.declared import Declared
-from tooling.signature.plan_manifest import manifest_path
 from tooling.signature.spec import ModelSignature, TensorSpec
-from tooling.signature.tensorrt_plan import plan_version, read_plan
+from tooling.signature.tensorrt_plan import manifest_path, plan_version, read_plan
 
 _SOURCE: Final = "tensorrt backend"
 _CONFIG: Final = 'platform: "tensorrt_plan"\ninstance_group { kind: KIND_GPU }\n'
