@@ -32,6 +32,15 @@ def check_model_name(name: str, what: str = "model name") -> None:
         raise UsageError(problems=[problem])
 
 
+def absolute(path: Path) -> Path:
+    """The path from the root and without `..`, so that its last part is a name. Links are kept, but before a `..`."""
+    whole = path.absolute()
+    if ".." not in whole.parts:
+        return whole
+    last = len(whole.parts) - whole.parts[::-1].index("..")
+    return Path(os.path.realpath(Path(*whole.parts[:last])), *whole.parts[last:])
+
+
 def config_path(model_dir: Path, hardware: str | None = None) -> Path:
     """Where a model's config stands: `config.pbtxt`, or `configs/<hardware>.pbtxt` (Triton's `--model-config-name`)."""
     if hardware is None:
@@ -126,7 +135,7 @@ def locate_model(path: Path, backend: str | None = None) -> ModelFile:
     Where a version holds files of several formats, Triton's own order decides, or `backend`. Raises UsageError when
     there is none.
     """
-    path = path.absolute()
+    path = absolute(path)
     if path.name == path.parent.name == MODEL_FILE:  # with external data, model.onnx may be a directory
         path = path.parent
     formats = FORMATS if backend is None else (format_named(backend),)

@@ -182,6 +182,8 @@ def test_a_signal_while_the_libraries_load_is_silent(number: str, code: int) -> 
 import os, signal, sys
 from tooling.cli import entry
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the suite may run in the background, where it is ignored
+
 class Finder:
     def find_spec(self, name, path=None, target=None):
         if name == "typer":

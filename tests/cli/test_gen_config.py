@@ -105,6 +105,11 @@ def test_a_model_that_cannot_batch_is_said_and_served_whole(onnx_file, run_cli):
     assert "\nmax_batch_size: 0\n" in text and "dims: [1, 3]" in text and "dynamic_batching" not in text
 
 
+def test_a_batch_of_one_is_merged_with_nothing(relu, run_cli):
+    result = run_cli("gen-config", relu, "--max-batch-size", 1)
+    assert result.err == "" and result.out.endswith("batch ≤ 1, requests not merged\n")
+
+
 def test_all_impossible_knobs_are_refused_at_once(onnx_file, run_cli):
     path = onnx_file("repo/fixed/1/model.onnx", shape=(1, 3))
     for argv, count, said in (
@@ -202,6 +207,12 @@ def test_edits_are_kept_unless_forced(relu, run_cli):
         (["--client-sample", "--hardware", "x"], "--client-sample and --hardware exclude each other"),
         (["--stdout", "--name", "other"], "a model must have the name of its directory (got `other`; expected `relu`)"),
         (["--hardware", "a b"], "not a usable hardware name"),
+        (["--model", "other"], "--model is for --url"),
+        (["--url", "localhost:8000", "--backend", "python"], "--backend has no meaning with --url"),
+        (["--template", "--backend", "vllm"], "--backend has no meaning with --template"),
+        (["--ensemble", "auto", "--input", "x:FP32:3"], "--input has no meaning with --ensemble"),
+        (["--ensemble", "auto", "--url", "localhost:8000"], "--url and --ensemble exclude each other"),
+        (["--tokenizer", "."], "--tokenizer is for --warmup"),
         (["--name", "other"], "a model must have the name of its directory (got `other`; expected `relu`)"),
         (["--max-queue-delay", "1ms", "--no-dynamic-batching"], "max_queue_delay needs dynamic batching"),
     ],

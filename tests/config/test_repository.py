@@ -212,3 +212,16 @@ def test_gpus_are_listed_by_nvidia_smi(tmp_path, monkeypatch):
     assert hardware_name() == "gpu-h200-x1"
     tool.write_text("#!/bin/sh\necho 'no devices were found'\nexit 6\n")
     assert repository._gpu_names() == []
+
+
+def test_a_path_that_ends_in_dots_has_a_name(tmp_path, monkeypatch):
+    """From inside of a version `..` is its model; behind a link it is what the system says."""
+    (tmp_path / "repo" / "m" / "1").mkdir(parents=True)
+    (tmp_path / "repo" / "m" / "1" / "model.onnx").touch()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "link").symlink_to(tmp_path / "repo" / "m" / "1")
+    (tmp_path / "repo" / "alias").symlink_to(tmp_path / "repo" / "m")
+    monkeypatch.chdir(tmp_path / "repo" / "m" / "1")
+    for text in ("..", "../1/..", "../../m", "../1/model.onnx", str(tmp_path / "other" / "link" / "..")):
+        assert locate_model(Path(text)).name == "m"
+    assert locate_model(Path("../../alias")).name == "alias"

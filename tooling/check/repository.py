@@ -13,7 +13,7 @@ from tooling.check.fill import MODEL_FILES
 from tooling.check.model import Model, list_directory, read_model
 from tooling.check.target import Target
 from tooling.errors import UsageError, suggest
-from tooling.repository import CONFIG_FILE
+from tooling.repository import CONFIG_FILE, absolute
 
 _CONFIG_SUFFIXES: Final = (".pbtxt", ".j2", ".jinja", ".jinja2", ".template", ".tmpl", ".tpl", ".in", ".txt", ".conf")
 
@@ -76,7 +76,7 @@ def _has_model_file(directory: Path) -> bool:
 
 def _of_model(directory: Path, target: Target, config: Path | None) -> Repository:
     """One model, with its neighbours at hand for an ensemble."""
-    directory = directory if directory.name else directory.absolute()
+    directory = absolute(directory) if directory.name in ("", "..") else directory
     shown = os.fspath(directory)
     own = config if config is not None and config != directory / CONFIG_FILE else None
     model = read_model(directory, shown, target, own)
@@ -90,14 +90,14 @@ def _of_model(directory: Path, target: Target, config: Path | None) -> Repositor
 
 
 def _neighbours(directory: Path) -> Iterator[str]:
-    parent = directory.absolute().parent
+    parent = absolute(directory).parent
     yield from (name for name, is_dir in list_directory(parent).items() if is_dir)
 
 
 def _of_file(path: Path, target: Target) -> Repository:
     if path.suffix == ".onnx":
         if path.parent.name.isdecimal() and path.name == MODEL_FILES["onnxruntime"]:
-            return _of_model(path.absolute().parent.parent, target, None)
+            return _of_model(absolute(path).parent.parent, target, None)
         return Repository(path.parent, os.fspath(path), {}, (), onnx=path)
     if path.suffix not in _CONFIG_SUFFIXES:
         raise UsageError(
@@ -105,5 +105,5 @@ def _of_file(path: Path, target: Target) -> Repository:
             where=path,
             expected=f"{CONFIG_FILE}, model.onnx, or a directory of models",
         )
-    folder = path.absolute().parent
+    folder = absolute(path).parent
     return _of_model(folder.parent if folder.name == "configs" else folder, target, path)

@@ -153,7 +153,7 @@ def _config(source: Source, ask: Ask, edited: Present | None, console: Console) 
     assert source.signature is not None  # without a config there is a model
     asked = ask.changes.max_batch_size
     batch = _default_batch(source.signature, console) if asked is None else asked
-    knobs = Knobs(max_batch_size=batch, dynamic_batching=batch != 0)
+    knobs = Knobs(max_batch_size=batch, dynamic_batching=batch > 1)
     return build_config(source.signature, name, knobs, file=source.file, changes=ask.changes, folder=folder)
 
 

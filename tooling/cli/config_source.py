@@ -46,11 +46,11 @@ def from_file(model: Path, backend: str | None, declared: Declared) -> Source:
 
     A directory whose config names an ensemble, or a backend whose files nobody here can read, is its config.
     """
-    from tooling.repository import locate_model
+    from tooling.repository import absolute, locate_model
 
     config = _config_alone(model) if backend is None else None
     if config is not None:
-        model_dir = model.absolute()
+        model_dir = absolute(model)
         return Source(model_dir.name, model_dir, config=config)
     found = locate_model(model, backend)
     return Source(found.name, found.model_dir, _signature(found, declared), file=found.default_filename)
@@ -110,24 +110,27 @@ def _spec(tensor: Any, batching: bool) -> TensorSpec:
 
 def from_server(url: str, remote_name: str | None, model_dir: Path | None) -> Source:
     """A model that a server has loaded; its config goes to `model_dir`."""
+    from tooling.repository import absolute
     from tooling.server.client import address
     from tooling.server.remote_signature import read_remote
 
-    name = remote_name or (model_dir.absolute().name if model_dir else None)
+    model_dir = absolute(model_dir) if model_dir else None
+    name = remote_name or (model_dir.name if model_dir else None)
     if name is None:
         raise UsageError(
             "the model is not named", where="--url", hint="give --model NAME, or the directory to write to"
         )
-    return Source(name, model_dir.absolute() if model_dir else None, read_remote(address(url), name))
+    return Source(name, model_dir, read_remote(address(url), name))
 
 
 def from_template(model_dir: Path, declared: Declared, max_batch_size: int | None, *, force: bool) -> Source:
     """A Python model that does not exist yet: its text from the template, its signature from that text."""
     from tooling.config.samples import python_model
+    from tooling.repository import absolute
     from tooling.signature.declared import Declared
     from tooling.signature.python_model import read_python_text
 
-    model_dir = model_dir.absolute()
+    model_dir = absolute(model_dir)
     path = model_dir / "1" / "model.py"
     if path.exists() and not force:
         raise UsageError(
@@ -146,8 +149,9 @@ def from_models(model_dir: Path, what: str) -> Source:
     """
     from tooling.config.ensemble import build_ensemble, infer_graph, parse_graph
     from tooling.config.yaml_file import read_yaml
+    from tooling.repository import absolute
 
-    model_dir = model_dir.absolute()
+    model_dir = absolute(model_dir)
     if what.endswith(_GRAPH_SUFFIXES):
         graph = parse_graph(read_yaml(Path(what)), what)
         models = _configs(model_dir, [step.model for step in graph.steps])

@@ -80,6 +80,11 @@ def gen_config(
     console = console_of(context)
     mode = _mode(stdout=stdout, diff=diff, check=check, client_sample=client_sample)
     _exclude(mode, output=output, hardware=hardware)
+    origin = _origin(url=url, ensemble=ensemble, template=template)
+    other = None if template and backend == "python" else backend
+    _refuse_unread(origin, {"backend": other, "input": inputs, "output-tensor": outputs, "model": remote})
+    if tokenizer and not warmup:
+        raise UsageError("--tokenizer is for --warmup", hint="give both, or leave it out")
     knobs = {
         "max_batch_size": max_batch_size,
         "dynamic_batching": dynamic_batching,
@@ -96,7 +101,7 @@ def gen_config(
         *assignments,
     ]
     ask = Ask(_changes(settings, knobs, fields), name, release, tuple(warmup), tokenizer)
-    if ensemble is not None:
+    if ensemble:
         source = from_models(_directory(model, "--ensemble"), ensemble)
     elif template:
         source = _template(model, (inputs, outputs), max_batch_size, force)
@@ -171,6 +176,27 @@ def _exclude(mode: str, **targets: object) -> None:
 def _one_of(options: list[str]) -> None:
     if len(options) > 1:
         raise UsageError(f"--{' and --'.join(options)} exclude each other", hint="give one of them")
+
+
+def _origin(**origins: object) -> str:
+    """What the config is made from, where that is no model file; else ""."""
+    given = [name for name, value in origins.items() if value]
+    _one_of(given)
+    return given[0] if given else ""
+
+
+def _refuse_unread(origin: str, options: dict[str, object]) -> None:
+    """Refuse options about the model that this origin does not read."""
+    unread = {
+        "": ("model",),
+        "url": ("backend", "input", "output-tensor"),
+        "ensemble": ("backend", "input", "output-tensor", "model"),
+        "template": ("backend", "model"),
+    }
+    for name in unread[origin]:
+        if options[name]:
+            why = f"has no meaning with --{origin}" if origin else "is for --url"
+            raise UsageError(f"--{name} {why}", hint="leave it out")
 
 
 def _target(source: Source, name: str | None, hardware: str | None, output: Path | None) -> Path:

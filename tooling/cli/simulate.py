@@ -133,9 +133,9 @@ def _other_model(model: Path, measured: ServiceCurve) -> tuple[str, ...]:
 def _config(model: Path) -> ModelConfig:
     """The config of a model directory or of a file, with the name of the model."""
     from tooling.config.render import parse
-    from tooling.repository import read_config, read_text
+    from tooling.repository import absolute, read_config, read_text
 
-    path = model.absolute()
+    path = absolute(model)
     if path.is_dir():
         config, name = read_config(path), path.name
     else:

@@ -44,7 +44,7 @@ def build_config(
     """
     asked = changes.max_batch_size  # every shape follows from it
     if asked is not None:
-        knobs = replace(knobs, max_batch_size=asked, dynamic_batching=knobs.dynamic_batching and asked != 0)
+        knobs = replace(knobs, max_batch_size=asked, dynamic_batching=knobs.dynamic_batching and asked > 1)
     found = [p for p in (name_problem(name), *knob_problems(knobs, signature.backend)) if p]
     if found:
         raise UsageError(problems=[*found, *_tensor_problems(signature, knobs.max_batch_size)])
