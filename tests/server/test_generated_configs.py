@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import subprocess
 import sys
 import threading
+import zipfile
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tooling.errors import MissingError, UsageError
+from tooling.errors import MissingError, Refused, UsageError
 from tooling.server import EmbeddedServer
 from tooling.server.remote_signature import read_remote
 
@@ -219,6 +221,53 @@ def test_a_config_from_the_running_server(server, run_cli, tmp_path):
     result = run_cli("gen-config", tmp_path / "mine", "--url", server.http_url, "--max-queue-delay", "1ms")
     assert result.code == 0, result.err
     assert (tmp_path / "mine" / "config.pbtxt").read_text().count("dims: [") == 2
+
+
+SIDECAR = {
+    "tensorrt": "10.5.0.18",
+    "compute_capability": "8.9",
+    "inputs": [{"name": "ids", "data_type": "INT64", "shape": [-1, -1]}],
+    "outputs": [{"name": "emb", "data_type": "FP16", "shape": [-1, 384]}],
+    "profiles": [{"ids": {"min": [1, 1], "opt": [8, 64], "max": [32, length]}} for length in (128, 512)],
+}
+IR = """<net name="m" version="11"><layers>
+<layer id="0" name="x" type="Parameter" version="opset1"><data shape="?,3" element_type="f32"/>
+<output><port id="0" precision="FP32" names="x"><dim>-1</dim><dim>3</dim></port></output></layer>
+<layer id="1" name="y" type="Result" version="opset1">
+<input><port id="0" precision="FP32"><dim>-1</dim><dim>3</dim></port></input></layer>
+</layers><edges><edge from-layer="0" from-port="0" to-layer="1" to-port="0"/></edges></net>"""
+FORWARD = "class Net(Module):\n  def forward(self, x: Tensor) -> Tensor:\n    return x"
+
+
+def torchscript() -> bytes:
+    """An archive as `torch.jit.save` lays it out, of a module that returns what it gets."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("model/data.pkl", b"\x80\x02c__torch__\nNet\nq\x00.")
+        archive.writestr("model/code/__torch__.py", FORWARD)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("backend", "files", "argv"),
+    [
+        ("tensorrt", {"model.plan": b"ftrt" + bytes(20) + bytes([10, 5, 0, 18]),
+                      "model.plan.json": json.dumps(SIDECAR).encode()}, ["--max-queue-delay", "1ms"]),
+        ("openvino", {"model.xml": IR.encode()}, ["--max-batch-size", "4", "--threads", "2"]),
+        ("pytorch", {"model.pt": torchscript()}, ["--input", "I__0:FP32:-1,3", "--output-tensor", "O__0:FP32:-1,3"]),
+        ("vllm", {"model.json": b'{"model": "facebook/opt-125m"}'}, []),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_the_core_takes_the_configs_of_backends_that_are_not_here(backend, files, argv, server, repository, run_cli):
+    """All that stops the model is the backend's library, which only NVIDIA's images have."""
+    for name, content in files.items():
+        path = repository / backend / "1" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    assert run_cli("gen-config", repository / backend, *argv).code == 0
+    with pytest.raises(Refused, match=f"unable to find backend library for backend '{backend}'"):
+        server.load(backend)
 
 
 def test_nothing_answers():

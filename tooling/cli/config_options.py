@@ -13,9 +13,11 @@ _ACCELERATORS = "optimization.execution_accelerators"
 _GPU, _CPU = ("tensorrt", "cuda"), ("openvino",)
 
 
-def of_queue(preserve_ordering: bool | None, levels: int | None, timeout: str | None, size: int | None) -> list[str]:
-    """The scheduler's queue. A request that names no priority gets the last level."""
-    found = []
+def of_queue(
+    preserve_ordering: bool | None, levels: int | None, timeout: str | None, size: int | None, *, batching: bool
+) -> list[str]:
+    """The queue of the dynamic batcher. A request that names no priority gets the last level."""
+    found: list[str] = []
     if preserve_ordering is not None:
         found.append(f"dynamic_batching.preserve_ordering={str(preserve_ordering).lower()}")
     if levels is not None:
@@ -24,12 +26,16 @@ def of_queue(preserve_ordering: bool | None, levels: int | None, timeout: str | 
         found.append(f"{_QUEUE}.default_timeout_microseconds={duration_us('--queue-timeout', timeout)}")
     if size is not None:
         found.append(f"{_QUEUE}.max_queue_size={size}")
+    if found and not batching:
+        raise UsageError(
+            "--no-dynamic-batching excludes what is asked of its queue", got=found[0], hint="leave one of the two out"
+        )
     return found
 
 
 def of_instances(gpus: Sequence[str]) -> list[str]:
     """The GPUs of the first instance group."""
-    return [f"instance_group[0].gpus={list(numbers('--gpus', gpus, 'GPUs, like 0,1'))}"] if gpus else []
+    return [f"instance_group[0].gpus={list(numbers('--gpus', gpus, 'GPUs, like 0,1', least=0))}"] if gpus else []
 
 
 def of_model(
@@ -98,11 +104,11 @@ def quoted(text: str) -> str:
     return f'"{escape(text)}"'
 
 
-def numbers(option: str, words: Sequence[str], example: str) -> tuple[int, ...]:
+def numbers(option: str, words: Sequence[str], example: str, least: int = 1) -> tuple[int, ...]:
     """Whole numbers from `4,8` or repeated options, sorted; Triton takes them as a set."""
     found = set()
     for word in ",".join(words).split(",") if words else []:
-        if not re.fullmatch(r"-?\d+", word.strip()):
+        if not re.fullmatch(r"\d{1,9}", word.strip(), re.ASCII) or int(word) < least:
             raise UsageError("not a whole number", where=option, got=f"`{word}`", expected=example)
         found.add(int(word))
     return tuple(sorted(found))

@@ -95,7 +95,9 @@ def gen_config(
         "intra_op_threads": threads,
     }
     fields = [
-        *config_options.of_queue(preserve_ordering, priority_levels, queue_timeout, queue_size),
+        *config_options.of_queue(
+            preserve_ordering, priority_levels, queue_timeout, queue_size, batching=dynamic_batching is not False
+        ),
         *config_options.of_instances(gpus),
         *config_options.of_model(parameters, accelerators, versions, response_cache, decoupled),
         *assignments,
@@ -112,7 +114,7 @@ def gen_config(
     present = _present(path) if path and not force else None
     portable = path is not None and hardware is None and output is None
     draft = make_draft(source, ask, present, console, portable=portable)
-    for line in draft.advice:
+    for line in dict.fromkeys(draft.advice):
         console.warning(line)
     _answer(console, mode, None if shown else path, draft, force=force)
 

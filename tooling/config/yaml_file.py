@@ -30,7 +30,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise UsageError("not a YAML file", where=where, got=getattr(error, "problem", None) or str(error)) from error
+        got = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise UsageError("not a YAML file", where=where, got=got) from error
     except (RecursionError, ValueError) as error:
         raise UsageError("not a YAML file", where=path, got=str(error)) from error
     except OSError as error:
