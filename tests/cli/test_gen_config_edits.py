@@ -109,7 +109,7 @@ def test_diff_and_check_show_the_edit(model, run_cli):
         (["--set", "max_batchsize=1"], "--set max_batchsize=1: `ModelConfig` has no field `max_batchsize`"),
         (["--set", "output[y].data_type=INT8"], "output `y` has another type than the model"),
         (["--set", "model_metrics={}", "--release", "24.10"], "24.10 does not know the field"),
-        (["--parameter", "x"], "--parameter: not a parameter (got `x`; expected KEY=VALUE)"),
+        (["--parameter", "x"], "--parameter: not understood (got `x`; expected KEY=VALUE)"),
         (["--accelerator", "rocm"], "--accelerator: no accelerator of ONNX Runtime under Triton (got `rocm`"),
         (["--accelerator", "tensorrt:precision=FP16"], "tensorrt accelerator: unknown parameter precision"),
         (["--versions", "new"], "--versions: not a choice of versions (got `new`; expected all, latest:2 or 1,3)"),

@@ -111,3 +111,19 @@ def test_all_is_told_at_once(model, run_cli):
     result = run_cli("gen-config", model, "--set", "dynamic_batching.preferred_batch_size=9", "--response-cache",
                      "--decoupled", "--set", "input[x].format=NHWC")  # fmt: skip
     assert result.code == 2 and result.err.count("error: ") == 3
+
+
+def test_sequences_by_options(model, run_cli):
+    """The control's tensor must be one of the model's; what belongs to another batcher is refused."""
+    argv = ["--sequence", "direct", "--control", "x=START"]
+    result = run_cli("gen-config", model, *argv, "--max-queue-delay", "1ms")
+    assert result.code == 2 and "--max-queue-delay is for dynamic batching" in result.err
+    result = run_cli("gen-config", model, *argv, "--queue-size", 2)
+    assert result.code == 2 and "the queue is one of dynamic batching" in result.err
+    for wrong in (["--control", "x=BEGIN"], ["--state", "x"], ["--batch-input", "x=COUNT:y"], ["--resource", "R=0"]):
+        result = run_cli("gen-config", model, *wrong)
+        assert result.code == 2 and f"error: {wrong[0]}: not understood (got `{wrong[1]}`; expected" in result.err
+    assert run_cli("gen-config", model, "--sequence", "oldest", "--iterative", "--resource", "R=2").code == 0
+    text = (model / "config.pbtxt").read_text()
+    assert "  oldest {\n  }\n  iterative_sequence: true\n" in text and "dynamic_batching" not in text
+    assert '      name: "R"\n      count: 2\n' in text

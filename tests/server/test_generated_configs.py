@@ -21,15 +21,8 @@ from tooling.server.remote_signature import read_remote
 pytestmark = pytest.mark.live
 
 
-RAGGED = """
-input: [{name: row, allow_ragged_batch: true}]
-batch_input: [{kind: ELEMENT_COUNT, target_name: index, data_type: FP32, source_input: row}]
-"""
-SEQUENCE = """
-sequence_batching:
-  oldest: {max_candidate_sequences: 4}
-  control_input: [{name: index, control: [{kind: START, fp32_false_true: [0, 1]}]}]
-"""
+RAGGED = ["--ragged", "row", "--batch-input", "index=ELEMENT_COUNT:row"]
+SEQUENCE = ["--sequence", "oldest", "--control", "index=START"]
 
 
 def two_inputs(repository: Path, name: str, row: list) -> Path:
@@ -91,8 +84,8 @@ def repository(tmp_path_factory, minilm_repository) -> Path:
     tokens = ["--input", "text:STRING:-1,1"]
     for name in ("input_ids", "attention_mask", "token_type_ids"):
         tokens += ["--output-tensor", f"{name}:INT64:-1,-1"]
-    for name, row, settings in (("ragged", ["n"], RAGGED), ("sequence", ["b", 2], SEQUENCE)):
-        two_inputs(repository, name, row).with_name("more.yaml").write_text(settings)
+    for name, row in (("ragged", ["n"]), ("sequence", ["b", 2])):
+        two_inputs(repository, name, row)
     split_heads(repository, "heads")
     two_inputs(repository, "edited", ["b", 2]).parents[1].joinpath("config.pbtxt").write_text(
         "# mine\nplatform: 'onnxruntime_onnx'  # as ever\nmax_batch_size: 2\n"
@@ -100,8 +93,8 @@ def repository(tmp_path_factory, minilm_repository) -> Path:
     for argv in (
         ["heads"],
         ["edited", "--max-batch-size", "4", "--set", "instance_group[0].kind=CPU", "--queue-size", "9"],
-        ["ragged", "--from", str(repository / "ragged" / "1" / "more.yaml")],
-        ["sequence", "--from", str(repository / "sequence" / "1" / "more.yaml")],
+        ["ragged", *RAGGED],
+        ["sequence", *SEQUENCE],
         ["minilm", "--warmup", "2x16", "--instances", "1", "--kind", "cpu"],
         ["mine", "--template", *tensors, "--max-batch-size", "4", "--max-queue-delay", "500ms"],
         ["alone", "--template", "--input", "x:FP32:3", "--output-tensor", "y:FP64:2,2"],

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from tooling.cli.options import duration_us
 from tooling.errors import UsageError
+
+if TYPE_CHECKING:
+    from tooling.config.fed import Fed, Strategy
 
 _QUEUE = "dynamic_batching.default_queue_policy"
 _ACCELERATORS = "optimization.execution_accelerators"
@@ -28,14 +32,53 @@ def of_queue(
         found.append(f"{_QUEUE}.max_queue_size={size}")
     if found and not batching:
         raise UsageError(
-            "--no-dynamic-batching excludes what is asked of its queue", got=found[0], hint="leave one of the two out"
+            "the queue is one of dynamic batching", got=f"`{found[0]}` without it", hint="leave one of the two out"
         )
     return found
 
 
-def of_instances(gpus: Sequence[str]) -> list[str]:
-    """The GPUs of the first instance group."""
-    return [f"instance_group[0].gpus={list(numbers('--gpus', gpus, 'GPUs, like 0,1', least=0))}"] if gpus else []
+def of_instances(gpus: Sequence[str], profiles: Sequence[str], resources: Sequence[str]) -> list[str]:
+    """GPUs, TensorRT profiles and rate limiter of the first instance group."""
+    found = []
+    if gpus:
+        found.append(f"instance_group[0].gpus={list(numbers('--gpus', gpus, 'GPUs, like 0,1', least=0))}")
+    if profiles:
+        names = [str(number) for number in numbers("--profile", profiles, "profiles, like 0,1", least=0)]
+        found.append(f"instance_group[0].profile={names}")
+    if resources:
+        entries = [
+            f"{{ name: {quoted(name)} count: {count} }}"
+            for name, count in _pairs("--resource", resources, "NAME=COUNT, such as R1=2", r"[1-9]\d{0,8}")
+        ]
+        found.append(f"instance_group[0].rate_limiter.resources=[{', '.join(entries)}]")
+    return found
+
+
+def of_fed(
+    strategy: Strategy | None,
+    iterative: bool | None,
+    controls: Sequence[str],
+    states: Sequence[str],
+    batch_inputs: Sequence[str],
+) -> Fed:
+    """What sequences and batches feed to the model."""
+    from tooling.config.fed import CONTROLS, Fed, batch_kinds
+
+    kinds, batches = "|".join(CONTROLS), "|".join(batch_kinds()) if batch_inputs else ""
+    expected = f"NAME=KIND:SOURCE with one of {batches}" if batch_inputs else ""
+    sources = _pairs("--batch-input", batch_inputs, expected, rf"({batches}):.+")
+    return Fed(
+        strategy,
+        iterative,
+        dict(_pairs("--control", controls, f"NAME={kinds}", kinds)),
+        dict(_pairs("--state", states, "INPUT=OUTPUT, such as h_in=h_out", ".+")),
+        {name: (kind, source) for name, (kind, _, source) in ((n, v.partition(":")) for n, v in sources)},
+    )
+
+
+def of_ragged(names: Sequence[str]) -> list[str]:
+    """Inputs whose requests are put one behind the other."""
+    return [f"input[{quoted(name)}].allow_ragged_batch=true" for name in names]
 
 
 def of_model(
@@ -57,11 +100,14 @@ def of_model(
     return found
 
 
-def _pairs(option: str, words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _pairs(
+    option: str, words: Sequence[str], expected: str = "KEY=VALUE", pattern: str = ".*"
+) -> Iterator[tuple[str, str]]:
+    """Key and value of each word. Raises UsageError for a word of another form, or a value that does not match."""
     for word in words:
         key, sign, value = word.partition("=")
-        if not key or not sign:
-            raise UsageError("not a parameter", where=option, got=f"`{word}`", expected="KEY=VALUE")
+        if not key or not sign or not re.fullmatch(pattern, value, re.DOTALL):
+            raise UsageError("not understood", where=option, got=f"`{word}`", expected=expected)
         yield key, value
 
 

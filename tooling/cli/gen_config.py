@@ -18,10 +18,12 @@ from tooling.errors import UsageError
 
 if TYPE_CHECKING:
     from tooling.config.changes import Changes
+    from tooling.config.fed import Fed
     from tooling.config.proto import ModelConfig
 
 _Backend = Literal["onnxruntime", "tensorrt", "pytorch", "openvino", "python", "vllm"]
 _Kind = Literal["auto", "cpu", "gpu", "model"]
+_Strategy = Literal["direct", "oldest"]
 
 
 def attach(app: typer.Typer) -> None:
@@ -47,9 +49,21 @@ def gen_config(
     priority_levels: int | None = typer.Option(None, metavar="N", help="Priorities, 1 first; the last is the default."),
     queue_timeout: str | None = typer.Option(None, metavar="TIME", help="Refuse what has waited so long, like 500ms."),
     queue_size: int | None = typer.Option(None, metavar="N", help="Refuse requests while so many wait."),
+    sequence: _Strategy | None = typer.Option(None, help="Keep the requests of a sequence on one instance."),
+    controls: list[str] = typer.Option(
+        [], "--control", metavar="NAME=KIND", help="An input that takes START, READY, END or CORRID of sequences."
+    ),
+    states: list[str] = typer.Option([], "--state", metavar="INPUT=OUTPUT", help="Tensors that Triton keeps between."),
+    iterative: bool | None = typer.Option(None, help="Sequences that the model itself continues."),
+    ragged: list[str] = typer.Option([], "--ragged", metavar="NAME", help="An input whose requests have any length."),
+    batch_inputs: list[str] = typer.Option(
+        [], "--batch-input", metavar="NAME=KIND:SOURCE", help="An input with the lengths of a ragged one."
+    ),
     instances: int | None = typer.Option(None, help="Copies of the model (on each GPU). Default: left to Triton."),
     kind: _Kind | None = typer.Option(None, help="Where instances run. Default: auto, which is portable."),
     gpus: list[str] = typer.Option([], metavar="N[,N…]", help="GPUs that get instances. Default: all."),
+    profiles: list[str] = typer.Option([], "--profile", metavar="N[,N…]", help="Profiles of a plan. Default: all."),
+    resources: list[str] = typer.Option([], "--resource", metavar="NAME=N", help="What the rate limiter shares out."),
     threads: int | None = typer.Option(None, help="Threads of each instance on the CPU; 0: every core."),
     warmup: list[str] = typer.Option([], metavar="BATCHxLENGTH", help="Run such a batch of real tokens at the start."),
     tokenizer: Path | None = typer.Option(None, help="Directory of its tokenizer.json. Default: that of the model."),
@@ -94,15 +108,21 @@ def gen_config(
         "instance_kind": kind,
         "intra_op_threads": threads,
     }
+    fed = config_options.of_fed(sequence, iterative, controls, states, batch_inputs)
     fields = [
         *config_options.of_queue(
-            preserve_ordering, priority_levels, queue_timeout, queue_size, batching=dynamic_batching is not False
+            preserve_ordering,
+            priority_levels,
+            queue_timeout,
+            queue_size,
+            batching=dynamic_batching is not False and not fed.sequences,
         ),
-        *config_options.of_instances(gpus),
+        *config_options.of_instances(gpus, profiles, resources),
+        *config_options.of_ragged(ragged),
         *config_options.of_model(parameters, accelerators, versions, response_cache, decoupled),
         *assignments,
     ]
-    ask = Ask(_changes(settings, knobs, fields), name, release, tuple(warmup), tokenizer)
+    ask = Ask(_changes(settings, knobs, fields, fed), name, release, tuple(warmup), tokenizer)
     if ensemble:
         source = from_models(_directory(model, "--ensemble"), ensemble)
     elif template:
@@ -119,12 +139,19 @@ def gen_config(
     _answer(console, mode, None if shown else path, draft, force=force)
 
 
-def _changes(file: Path | None, knobs: dict[str, Any], assignments: list[str]) -> Changes:
+def _changes(file: Path | None, knobs: dict[str, Any], assignments: list[str], fed: Fed) -> Changes:
     from tooling.config.changes import Changes
     from tooling.config.yaml_file import read_yaml
 
     given = {name: value for name, value in knobs.items() if value is not None}
-    return Changes(read_yaml(file) if file else {}, str(file), given, tuple(assignments))
+    batching = [name for name in ("dynamic_batching", "preferred_batch_size", "max_queue_delay_us") if given.get(name)]
+    if fed.sequences and batching:
+        option = batching[0].removesuffix("_us").replace("_", "-")
+        raise UsageError(
+            f"--{option} is for dynamic batching, and sequences have a batcher of their own",
+            hint="--set sequence_batching.oldest.… has its settings",
+        )
+    return Changes(read_yaml(file) if file else {}, str(file), given, tuple(assignments), fed)
 
 
 def _sizes(words: list[str]) -> tuple[int, ...] | None:

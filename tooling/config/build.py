@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tooling.config import backends, onnxruntime_options, warmup
 from tooling.config.changes import Changes, knob_problems
+from tooling.config.fed import drop_fed
 from tooling.config.knobs import Knobs, apply
 from tooling.config.labels import name_labels
 from tooling.config.names import name_problem
@@ -61,7 +62,7 @@ def build_config(
     except UsageError as error:
         raise UsageError(problems=[*error.problems, *_tensor_problems(signature, knobs.max_batch_size)]) from error
     backends.finish(config, signature)
-    _drop_fed_by_triton(config)
+    drop_fed(config)
     return _fitting(config, _problems(config, name, signature, folder))
 
 
@@ -79,23 +80,9 @@ def change_config(
     says what the model takes. Raises UsageError and Unfit as `build_config` does.
     """
     config = changes.apply(present)
-    _drop_fed_by_triton(config)
+    drop_fed(config)
     found = [] if signature is None else list(_follow_batching(config, present, signature))
     return _fitting(config, [*found, *_problems(config, name, signature, folder)])
-
-
-def _drop_fed_by_triton(config: ModelConfig) -> None:
-    """Take out of the lists what Triton itself feeds or keeps: controls, states, and batch inputs.
-
-    To the backend each of these is one of the model's tensors already; listed twice it would be one too many.
-    """
-    states = config.sequence_batching.state
-    fed = {entry.name for entry in config.sequence_batching.control_input} | {state.input_name for state in states}
-    fed |= {target for batch in config.batch_input for target in batch.target_name}
-    kept = {state.output_name for state in states}
-    for tensors, names in ((config.input, fed), (config.output, kept)):
-        for index in reversed([i for i, tensor in enumerate(tensors) if tensor.name in names]):
-            del tensors[index]
 
 
 def _fitting(config: ModelConfig, problems: Iterable[Problem]) -> ModelConfig:

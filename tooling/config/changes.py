@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from tooling.config.fed import Fed
 from tooling.config.knobs import Knobs, apply, read, threads_key
 from tooling.config.overlay import merge
 from tooling.config.proto import ModelConfig, backend_of, pb
@@ -20,7 +21,7 @@ _INSTANCES: Final = ("instance_count", "instance_kind")
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Settings of a file, then knobs, then assignments: what is nearer to the person who asks wins.
+    """Settings of a file, then knobs and fed tensors, then assignments: what is nearer to the person who asks wins.
 
     `settings` are fields under the schema's own names (see `tooling.config.overlay`) and `origin` the file they come
     from; `knobs` are fields of `Knobs` by name; `assignments` are `path=value` (see `tooling.pbtxt.paths`).
@@ -30,9 +31,10 @@ class Changes:
     origin: str = ""
     knobs: Mapping[str, Any] = field(default_factory=dict)
     assignments: tuple[str, ...] = ()
+    fed: Fed = field(default_factory=Fed)
 
     def __bool__(self) -> bool:
-        return bool(self.settings or self.knobs or self.assignments)
+        return bool(self.settings or self.knobs or self.fed or self.assignments)
 
     @property
     def max_batch_size(self) -> int | None:
@@ -54,7 +56,7 @@ class Changes:
             merge(result, self.settings, self.origin)
         except UsageError as error:
             problems += error.problems
-        for change in (self._apply_knobs, self._assign):
+        for change in (self._apply_knobs, self._feed, self._assign):
             try:
                 result = change(result)
             except UsageError as error:
@@ -62,6 +64,10 @@ class Changes:
         if problems:
             raise UsageError(problems=problems)
         return result
+
+    def _feed(self, config: ModelConfig) -> ModelConfig:
+        self.fed.apply(config)
+        return config
 
     def _assign(self, config: ModelConfig) -> ModelConfig:
         try:
