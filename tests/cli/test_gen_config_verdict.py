@@ -107,6 +107,16 @@ def test_a_release_knows_the_fields_of_its_time(model, run_cli):
     assert run_cli("gen-config", model, "--set", METRIC, "--release", "24.11").code == 0
 
 
+def test_the_model_file_is_read_once(model, run_cli, monkeypatch):
+    """By whoever takes the signature from it: the verdict is on the text."""
+
+    def read(path: Path) -> None:
+        raise AssertionError(f"{path} is read again")
+
+    monkeypatch.setattr("tooling.check.model.read_graph", read)
+    assert run_cli("gen-config", model, "--warmup", "1x1", "--sequence", "oldest").code == 0
+
+
 def test_all_is_told_at_once(model, run_cli):
     result = run_cli("gen-config", model, "--set", "dynamic_batching.preferred_batch_size=9", "--response-cache",
                      "--decoupled", "--set", "input[x].format=NHWC")  # fmt: skip

@@ -166,8 +166,8 @@ def _tensor(model: Model, what: str, index: int, tensor: Any) -> Iterator[Findin
             NO_NAME, f"{what} {index} has no name", what, index, says=f"{start}must specify 'name'{suffix}"
         )
     named = f"{start}'{tensor.name}' "
-    known = _declared(model, what, tensor.name)
     if tensor.data_type == pb().TYPE_INVALID:
+        known = _declared(model, what, tensor.name)
         yield model.find(
             NO_TYPE,
             f"{what} {tensor.name} has no data_type",
