@@ -14,14 +14,16 @@ from tooling.signature.declared import Declared, declare
 from tooling.signature.python_model import read_python_text
 
 
+@pytest.mark.parametrize("decoupled", [False, True])
 @pytest.mark.parametrize("top", [0, 4])
-def test_the_template_says_what_was_declared(top):
+def test_the_template_says_what_was_declared(top, decoupled):
     declared = declare(['a"b:FP32:-1,3', "text:STRING:-1,1"], ["y:INT64:-1,2"])
-    text = python_model("m", declared, top)
+    text = python_model("m", declared, top, decoupled=decoupled)
     signature = read_python_text(text.encode(), Path("model.py"), Declared())
     assert (signature.inputs, signature.outputs) == (declared.inputs, declared.outputs)
-    assert signature.max_batch_size == top
-    assert ("np.concatenate" in text) is (top > 0)
+    assert (signature.max_batch_size, signature.decoupled) == (top, decoupled)
+    assert ("np.concatenate" in text) is (top > 0 and not decoupled)
+    assert ("get_response_sender" in text) is decoupled
     assert "astype(dtype, copy=False)" in text and "TritonModelException" in text
 
 
@@ -32,7 +34,7 @@ def test_the_template_says_what_was_declared(top):
 )  # fmt: skip
 def test_no_template(inputs, outputs, said):
     with pytest.raises(UsageError, match=said):
-        python_model("m", declare(inputs, outputs), 0)
+        python_model("m", declare(inputs, outputs), 0, decoupled=False)
 
 
 def config(top: int, **tensors: str):

@@ -99,6 +99,7 @@ def repository(tmp_path_factory, minilm_repository) -> Path:
         ["mine", "--template", *tensors, "--max-batch-size", "4", "--max-queue-delay", "500ms"],
         ["alone", "--template", "--input", "x:FP32:3", "--output-tensor", "y:FP64:2,2"],
         ["tokens", "--template", *tokens],
+        ["stream", "--template", "--decoupled", *tensors],
         ["pipe", "--ensemble", "tokens,minilm"],
     ):
         assert main(["gen-config", str(repository / argv[0]), *argv[1:], "-q"]) == 0
@@ -199,12 +200,13 @@ def test_the_ensemble_answers(server):
     assert (status, answer["outputs"][0]["shape"]) == (200, [2, 384]), answer
 
 
-@pytest.mark.parametrize("model", ["mine", "tokens", "minilm"])
+@pytest.mark.parametrize("model", ["mine", "tokens", "minilm", "stream"])
 def test_the_client_sample_is_answered(model, server, repository, run_cli, tmp_path):
     server.load(model)
     sample = tmp_path / "client.py"
     sample.write_text(run_cli("gen-config", repository / model, "--client-sample").out)
-    done = subprocess.run([sys.executable, sample, server.http_url], capture_output=True, text=True, timeout=60)
+    url = server.grpc_url if model == "stream" else server.http_url
+    done = subprocess.run([sys.executable, sample, url], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout
 

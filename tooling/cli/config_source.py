@@ -123,7 +123,9 @@ def from_server(url: str, remote_name: str | None, model_dir: Path | None) -> So
     return Source(name, model_dir, read_remote(address(url), name))
 
 
-def from_template(model_dir: Path, declared: Declared, max_batch_size: int | None, *, force: bool) -> Source:
+def from_template(
+    model_dir: Path, declared: Declared, max_batch_size: int | None, *, decoupled: bool, force: bool
+) -> Source:
     """A Python model that does not exist yet: its text from the template, its signature from that text."""
     from tooling.config.samples import python_model
     from tooling.repository import absolute
@@ -138,7 +140,7 @@ def from_template(model_dir: Path, declared: Declared, max_batch_size: int | Non
         )
     batchable = all(tensor.can_batch for tensor in (*declared.inputs, *declared.outputs))
     batch = max_batch_size if max_batch_size is not None else _TEMPLATE_BATCH if batchable else 0
-    text = python_model(model_dir.name, declared, batch).encode()
+    text = python_model(model_dir.name, declared, batch, decoupled=decoupled).encode()
     return Source(model_dir.name, model_dir, read_python_text(text, path, Declared()), files={path: text})
 
 

@@ -126,7 +126,7 @@ def gen_config(
     if ensemble:
         source = from_models(_directory(model, "--ensemble"), ensemble)
     elif template:
-        source = _template(model, (inputs, outputs), max_batch_size, force)
+        source = _template(model, (inputs, outputs), max_batch_size, decoupled=bool(decoupled), force=force)
     else:
         source = _source(model, backend, (inputs, outputs), url, remote)
     shown = mode in ("stdout", "client-sample")
@@ -168,10 +168,12 @@ def _present(path: Path) -> Present | None:
     return Present(path, read_text(path)) if path.exists() else None
 
 
-def _template(model: Path | None, tensors: tuple[list[str], list[str]], batch: int | None, force: bool) -> Source:
+def _template(
+    model: Path | None, tensors: tuple[list[str], list[str]], batch: int | None, *, decoupled: bool, force: bool
+) -> Source:
     from tooling.signature.declared import declare
 
-    return from_template(_directory(model, "--template"), declare(*tensors), batch, force=force)
+    return from_template(_directory(model, "--template"), declare(*tensors), batch, decoupled=decoupled, force=force)
 
 
 def _source(

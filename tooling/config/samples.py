@@ -29,8 +29,8 @@ _PROMPT: Final = {
 }
 
 
-def python_model(name: str, declared: Declared, max_batch_size: int) -> str:
-    """The text of a `model.py` that loads as it is and answers zeros, for the declared tensors.
+def python_model(name: str, declared: Declared, max_batch_size: int, *, decoupled: bool) -> str:
+    """The text of a `model.py` that loads as it is and answers zeros, once or as often as it likes if `decoupled`.
 
     Raises UsageError without tensors, and for BF16, which numpy has no type for.
     """
@@ -53,6 +53,7 @@ def python_model(name: str, declared: Declared, max_batch_size: int) -> str:
             inputs=[_python_tensor(tensor, max_batch_size > 0) for tensor in declared.inputs],
             outputs=[_python_tensor(tensor, max_batch_size > 0) for tensor in declared.outputs],
             max_batch_size=max_batch_size,
+            decoupled=decoupled,
         )
     )
 
