@@ -207,7 +207,7 @@ def test_edits_are_kept_unless_forced(relu, run_cli):
         (["--client-sample", "--hardware", "x"], "--client-sample and --hardware exclude each other"),
         (["--stdout", "--name", "other"], "a model must have the name of its directory (got `other`; expected `relu`)"),
         (["--hardware", "a b"], "not a usable hardware name"),
-        (["--no-dynamic-batching", "--queue-size", "2"], "--no-dynamic-batching excludes what is asked of its queue"),
+        (["--no-dynamic-batching", "--queue-size", "2"], "the queue is one of dynamic batching"),
         (["--gpus", "-1"], "--gpus: not a whole number (got `-1`; expected GPUs, like 0,1)"),
         (["--model", "other"], "--model is for --url"),
         (["--url", "localhost:8000", "--backend", "python"], "--backend has no meaning with --url"),

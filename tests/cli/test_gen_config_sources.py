@@ -130,7 +130,7 @@ def test_settings_from_a_file(minilm_repository, run_cli, tmp_path):
     settings.write_text("model_metrics: {metric_control: [{metric_identifier: {family: f}}]}")
     result = run_cli("gen-config", minilm_repository / "minilm", "--from", settings, "--stdout", "--release", "24.10")
     assert result.code == 2 and "Triton 24.10 does not know the field model_metrics: it came with 24.11" in result.err
-    settings.write_text("dynamic_batching: {preferred_batch_size: [99]}\nparameters: {intra_op_num_threads: 1}")
+    settings.write_text("dynamic_batching: {preferred_batch_size: [99]}\nparameters: {intra_op_thread_count: many}")
     result = run_cli("gen-config", minilm_repository / "minilm", "--from", settings, "--stdout")
     assert result.code == 2 and result.err.count("error: ") == 2
 

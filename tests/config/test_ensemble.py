@@ -147,3 +147,5 @@ def test_models_that_share_no_names():
         infer_graph(MODELS)
     with pytest.raises(UsageError, match="share no tensor names"):
         infer_graph({"tok": TOK})
+    with pytest.raises(UsageError, match="no model `tokk` with a config in the repository"):
+        infer_graph(MODELS, ["tokk", "enc"])

@@ -153,14 +153,16 @@ def _known(step: Step, models: Mapping[str, ModelConfig], flow: _Flow) -> bool:
             )
         )
         return False
-    flow.problems.append(
-        Problem(
-            f"no model `{step.model}` with a config in the repository",
-            expected=", ".join(sorted(models)) or "models with a config.pbtxt",
-            hint=suggest(step.model, models),
-        )
-    )
+    flow.problems += _missing(step.model, models)
     return False
+
+
+def _missing(name: str, models: Mapping[str, ModelConfig]) -> Iterator[Problem]:
+    yield Problem(
+        f"no model `{name}` with a config in the repository",
+        expected=", ".join(sorted(models)) or "models with a config.pbtxt",
+        hint=suggest(name, models),
+    )
 
 
 def _batch(graph: Graph, steps: Sequence[tuple[str, ModelConfig]], flow: _Flow) -> int:
@@ -244,10 +246,14 @@ def _order_problems(config: ModelConfig, flow: _Flow) -> None:
 def infer_graph(models: Mapping[str, ModelConfig], chosen: Sequence[str] = ()) -> Graph:
     """The graph in which equal names of an output and an input are one tensor, in an order that can run.
 
-    Takes the `chosen` models, or all. Raises UsageError where no tensor joins two of them, or a model stands alone.
+    Takes the `chosen` models, or all. Raises UsageError for one that is not there, where no tensor joins two of them,
+    and for a model that stands alone.
     """
     names = list(chosen) or sorted(models)
-    known = [models[name] for name in names if name in models]
+    missing = [problem for name in names if name not in models for problem in _missing(name, models)]
+    if missing:
+        raise UsageError(problems=missing)
+    known = [models[name] for name in names]
     gives = {tensor.name for model in known for tensor in model.output}
     takes = {tensor.name for model in known for tensor in model.input}
     alone = [
@@ -263,7 +269,7 @@ def infer_graph(models: Mapping[str, ModelConfig], chosen: Sequence[str] = ()) -
             hint="say how they are joined in a graph file: `--ensemble GRAPH.yaml`",
         )
     order = _in_order(known)
-    return Graph(tuple(Step(name) for name in [*order, *(name for name in names if name not in order)]))
+    return Graph(tuple(Step(name) for name in order))
 
 
 def _in_order(models: Sequence[ModelConfig]) -> list[str]:

@@ -105,7 +105,8 @@ def _resources(models: Iterable[Model]) -> dict[str, int]:
 
 def _version_compatible(model: Model) -> bool:
     """Whether a plan says that another TensorRT may run it, which the server must allow."""
-    from tooling.signature.plan_manifest import manifest_path, read_manifest
+    from tooling.signature.plan_manifest import read_manifest
+    from tooling.signature.tensorrt_plan import manifest_path
 
     plans = [
         manifest_path(model.version_dir(version) / model.config.default_model_filename) for version in model.served
