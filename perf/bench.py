@@ -17,6 +17,7 @@ from perf.compare import Side, pair_order
 from perf.curve import ServiceCurve, read_curve, write_curve
 from perf.measurement import Measurement
 from perf.study import Record, Study, measurement_of
+from perf.transport import Transport
 from tooling.errors import ExternalError, Refused
 
 if TYPE_CHECKING:
@@ -230,8 +231,10 @@ class Bench:
             load.input_file,
             raw_dir=self._study.directory / "raw" / where,
             window_ms=self.window_ms,
-            protocol=target.protocol,
+            transport=Transport(target.protocol),
             server_pid=target.pid,
+            batching=self._subject.base.config.max_batch_size > 0,
+            statistics=lambda: target.stats(name),
         )
         target.check(name)
         return point

@@ -20,6 +20,9 @@ from tooling.signature.roles import role
 from tooling.signature.spec import ModelSignature, TensorSpec
 from tooling.signature.vocabulary import Vocabulary, read_vocabulary, sized_vocabulary
 
+_MOST_STEPS = 20_000
+_IMAGE_AXES = 2
+"""Bytes along more axes than this are the colours of an image."""
 _HALVES = ("TYPE_FP16", "TYPE_BF16")
 _PYTHON_TYPE: dict[str, Callable[[Any], Any]] = {
     "TYPE_BOOL": bool,
@@ -46,15 +49,17 @@ def write_input_data(
     batching: bool = True,
     vocab_size: int | None = None,
 ) -> InputData:
-    """Write requests of batch 1 that the model accepts, as perf_analyzer's JSON; same arguments, same bytes.
+    """Write requests that the model accepts, as perf_analyzer's JSON; same arguments, same bytes.
 
     Free axes take the workload's lengths in order, token ids come from the tokenizer in `tokenizer_dir` (or from the
-    inside of a vocabulary of `vocab_size`), masks are ones, type ids zeros. `batching` says whether the configuration
-    has a `max_batch_size` above 0, so that shapes leave the first axis out. Their number is the workload's `steps`.
-    Raises UsageError without a tokenizer that is needed, or without lengths.
+    inside of a vocabulary of `vocab_size`), masks are ones, type ids zeros, strings the workload's texts in order, or
+    sentences. `batching` says whether the configuration has a `max_batch_size` above 0, so that shapes leave the first
+    axis out and perf_analyzer stacks the rows; otherwise each request has the rows of the workload's `batch` itself.
+    Optional inputs are left out. Their number is the workload's `steps`. Raises UsageError without a tokenizer that is
+    needed, or without lengths.
     """
-    shapes = {spec.name: _shape(spec, batching) for spec in signature.required_inputs}
-    free = any(-1 in shape for shape in shapes.values())
+    inputs = signature.required_inputs
+    free = any(-1 in _shape(spec, batching) for spec in inputs)
     if free and not workload.lengths:
         raise UsageError(
             "the model has a free axis, and the workload no lengths",
@@ -62,20 +67,39 @@ def write_input_data(
             expected="at least one length",
             hint="take the lengths of real text: `perf.lengths.sentence_lengths`",
         )
-    vocabulary = None
-    if any(role(spec) == "ids" for spec in signature.required_inputs):
-        vocabulary = sized_vocabulary(vocab_size) if vocab_size else read_vocabulary(tokenizer_dir, signature.path)
+    vocabulary = _vocabulary(signature, tokenizer_dir, vocab_size)
     rng = random.Random(workload.seed)
-    lengths = workload.cycle if free else ()
-    data = [
-        {
-            spec.name: _tensor(spec, tuple(length if d == -1 else d for d in shapes[spec.name]), vocabulary, rng)
-            for spec in signature.required_inputs
-        }
-        for length in (lengths or (0,) * workload.steps)
-    ]
+    texts = workload.texts if any(spec.data_type == "TYPE_STRING" for spec in inputs) else ()
+    rows, steps, lengths = (1,) if batching else workload.batch, _steps(workload), workload.cycle if free else ()
+    data = []
+    for i in range(steps):
+        length, size = lengths[i] if lengths else 0, rows[i % len(rows)]
+        shapes = {spec: tuple(length if d == -1 else d for d in _shape(spec, batching, size)) for spec in inputs}
+        step = {spec.name: _tensor(spec, shape, vocabulary, rng) for spec, shape in shapes.items()}
+        if texts:
+            step |= {s.name: _texts(shapes[s], texts, i) for s in inputs if s.data_type == "TYPE_STRING"}
+        data.append(step)
     write_atomic(path, json.dumps({"data": data}, separators=(",", ":")) + "\n")
     return InputData(path, len(data), lengths)
+
+
+def _steps(workload: Workload) -> int:
+    """How many requests a file holds."""
+    if workload.steps > _MOST_STEPS:
+        raise UsageError(
+            "too many different requests to be measured",
+            where="workload",
+            got=workload.steps,
+            expected=f"at most {_MOST_STEPS}",
+            hint="cut a stretch of a trace out, or measure its rate: `tritune workload from-log --arrivals poisson`",
+        )
+    return workload.steps
+
+
+def _texts(shape: tuple[int, ...], texts: Sequence[str], step: int) -> dict[str, Any]:
+    """The texts of a step, from the place in `texts` where the step before ended."""
+    count = prod(shape)
+    return {"content": [texts[(step * count + i) % len(texts)] for i in range(count)], "shape": list(shape)}
 
 
 def batch_tensors(
@@ -106,11 +130,11 @@ def _vocabulary(signature: ModelSignature, tokenizer_dir: Path | None, vocab_siz
     return sized_vocabulary(vocab_size) if vocab_size else read_vocabulary(tokenizer_dir, signature.path)
 
 
-def _shape(spec: TensorSpec, batching: bool) -> tuple[int, ...]:
+def _shape(spec: TensorSpec, batching: bool, rows: int = 1) -> tuple[int, ...]:
     """Dimensions of one request; a tensor that is only a batch axis has the shape [1] of its configuration."""
     if batching:
         return spec.dims[1:] or (1,)
-    return (1, *spec.dims[1:]) if spec.can_batch and len(spec.dims) > 1 else spec.dims or (1,)
+    return (rows, *spec.dims[1:]) if spec.can_batch and len(spec.dims) > 1 else spec.dims or (1,)
 
 
 def _tensor(
@@ -137,6 +161,8 @@ def _row(spec: TensorSpec, length: int, vocabulary: Vocabulary | None, rng: rand
         return rng.choices(sentences(), k=length)
     if meaning == "values":
         return [round(rng.uniform(-1, 1), 4) for _ in range(length)]
+    if meaning == "zeros" and spec.data_type == "TYPE_UINT8" and len(spec.dims) > _IMAGE_AXES:
+        return [rng.randrange(256) for _ in range(length)]
     return [1 if meaning == "ones" else 0] * length
 
 

@@ -83,13 +83,18 @@ def _max_tokens(model_dir: Path) -> int | None:
 
 
 def traffic_lengths(
-    asked: tuple[int, ...], signature: ModelSignature, tokenizer_dir: Path, *, batching: bool
+    asked: tuple[int, ...],
+    signature: ModelSignature,
+    tokenizer_dir: Path,
+    *,
+    batching: bool,
+    texts: Sequence[str] = (),
 ) -> tuple[int, ...]:
-    """The lengths asked for, else those of real sentences; none for a model without a free axis.
+    """The lengths asked for, else those of `texts` or of real sentences; none for a model without a free axis.
 
     `batching` says whether the configuration leaves the first axis out. Raises as `sentence_lengths`.
     """
     first = 1 if batching else 0
     if asked or not any(-1 in spec.dims[first:] for spec in signature.required_inputs):
         return asked
-    return sentence_lengths(tokenizer_dir)
+    return token_lengths(texts or sentences(), tokenizer_dir)

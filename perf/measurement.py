@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypedDict
 
 FOREIGN_CORES = 0.3
@@ -35,10 +36,16 @@ class Load(TypedDict):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """A point as perf_analyzer measured it. Latencies and server times are mean or percentile microseconds of a
-    request; figures are None when the run gave none. `requests` counts finished requests of the three pooled windows,
-    `inference_count`/`execution_count` the server's elements and model executions in them. `foreign_cores` is how many
-    cores other processes used meanwhile. `windows_*` are the three windows by themselves. `message` (with
-    the cause) and `hint` explain a status other than ok.
+    request; figures are None when the run gave none.
+
+    `planned_…` count from the time a request was to leave (open loop), `ttft_…` to its first response, `itl_…` between
+    its responses, of which `tokens_per_s` came in all (streams). `requests` counts finished requests, each of `rows`
+    rows, of the three pooled windows, `inference_count`/`execution_count` the server's rows and executions in them.
+    `batch_histogram` counts its executions by rows, `server_us` is its own time for a request, `failed` the requests
+    it failed, `rejected` those of them that a queue policy refused, each over the whole run. `failures` are the texts
+    of failed requests, with the number of perf_analyzer's threads that got each. `windows_*` are the three windows by
+    themselves. `foreign_cores` is how many cores other processes used meanwhile. `message` (with the cause) and `hint`
+    explain a status other than ok.
     """
 
     status: Status
@@ -51,13 +58,36 @@ class Measurement:
     p90_us: float | None = None
     p95_us: float | None = None
     p99_us: float | None = None
+    planned_avg_us: float | None = None
+    planned_p50_us: float | None = None
+    planned_p90_us: float | None = None
+    planned_p95_us: float | None = None
+    planned_p99_us: float | None = None
+    ttft_avg_us: float | None = None
+    ttft_p50_us: float | None = None
+    ttft_p90_us: float | None = None
+    ttft_p95_us: float | None = None
+    ttft_p99_us: float | None = None
+    itl_avg_us: float | None = None
+    itl_p50_us: float | None = None
+    itl_p90_us: float | None = None
+    itl_p95_us: float | None = None
+    itl_p99_us: float | None = None
+    tokens_per_s: float | None = None
     requests: int | None = None
     inference_count: int | None = None
     execution_count: int | None = None
+    batch_histogram: Mapping[int, int] = field(default_factory=dict)
+    failed: int | None = None
+    rejected: int | None = None
+    failures: Mapping[str, int] = field(default_factory=dict)
+    server_us: float | None = None
     queue_us: float | None = None
     compute_input_us: float | None = None
     compute_infer_us: float | None = None
     compute_output_us: float | None = None
+    rows: int = 1
+    responses_per_request: float | None = None
     windows_rps: tuple[float, ...] = ()
     windows_us: tuple[float, ...] = ()
     delayed_percent: float | None = None
@@ -94,4 +124,5 @@ class Measurement:
     def from_dict(cls, data: dict[str, Any]) -> Measurement:
         known = {f.name for f in fields(cls)}
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
+        values["batch_histogram"] = {int(rows): count for rows, count in data.get("batch_histogram", {}).items()}
         return cls(**values)

@@ -30,11 +30,12 @@ _IMPOSSIBLE = 2.0**62
 _PASS = re.compile(r"^  Pass \[\d+\] throughput: (\S+) infer/sec\. (?:Avg|p\d+) latency: (\d+) usec", re.MULTILINE)
 
 
-def read_row(path: Path, load: Load) -> dict[str, float] | None:
+def read_row(path: Path, load: Load, *, exact: bool = True) -> dict[str, float] | None:
     """Figures of the point `load` in the CSV, under Measurement's names; None without such a row.
 
     Rows are sorted by throughput and columns come and go with the options, so both are looked up by their name.
-    The CSV holds six digits of a rate.
+    The CSV holds six digits of a rate; of custom intervals only a whole number, so there the only row is meant
+    (`exact=False`).
     """
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -42,7 +43,8 @@ def read_row(path: Path, load: Load) -> dict[str, float] | None:
     except FileNotFoundError:
         return None
     first = _FIRST_COLUMN[load["mode"]]
-    row = next((r for r in rows if isclose(_number(r.get(first)) or 0, load["value"], rel_tol=1e-5)), None)
+    meant = [r for r in rows if not exact or isclose(_number(r.get(first)) or 0, load["value"], rel_tol=1e-5)]
+    row = meant[0] if meant else None
     if row is None:
         return None
     values = {name: _number(row.get(column)) for name, column in _COLUMNS.items()}
@@ -69,6 +71,7 @@ class Report:
     client_overhead_percent: float | None
     windows_rps: tuple[float, ...]
     windows_us: tuple[float, ...]
+    responses_per_request: float | None = None
 
 
 def read_stdout(text: str) -> Report:
@@ -83,6 +86,9 @@ def read_stdout(text: str) -> Report:
         client_overhead_percent=_last(r"Avg client overhead: (\d+\.?\d*)%", text),
         windows_rps=tuple(float(rps) for rps, _ in passes[-3:]),
         windows_us=tuple(float(us) for _, us in passes[-3:]),
+        responses_per_request=_ratio(
+            _last(r"^    Response Throughput: (\S+) infer/sec", text), _last(r"^    Throughput: (\S+) infer/sec", text)
+        ),
     )
 
 
@@ -94,3 +100,7 @@ def _last(pattern: str, text: str) -> float | None:
 def _last_int(pattern: str, text: str) -> int | None:
     value = _last(pattern, text)
     return None if value is None else int(value)
+
+
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None

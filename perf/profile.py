@@ -45,13 +45,14 @@ _COMPUTE = ("compute_input", "compute_infer", "compute_output")
 class ProfileRequest:
     """What to measure. Empty: the instances and threads that `tritune tune` would try (the rest of `grid` plays no
     part), rows up to the largest batch, and the shortest, middle and longest of `traffic`, which is itself by default
-    that of real sentences."""
+    that of `texts` or of real sentences."""
 
     model_dir: Path
     grid: Grid = field(default_factory=Grid)
     rows: tuple[int, ...] = ()
     lengths: tuple[int, ...] = ()
     traffic: tuple[int, ...] = ()
+    texts: tuple[str, ...] = ()
     tokenizer_dir: Path | None = None
     vocab_size: int | None = None
     budget_s: float = 90
@@ -262,7 +263,7 @@ def _plan(request: ProfileRequest) -> _Plan:
             expected=f"at most its max_batch_size of {most}",
         )
     tokenizer = request.tokenizer_dir or source.model_dir / "tokenizer"
-    traffic = traffic_lengths(request.traffic, signature, tokenizer, batching=most > 0)
+    traffic = traffic_lengths(request.traffic, signature, tokenizer, batching=most > 0, texts=request.texts)
     traffic = fit_to_model(traffic, source.model_dir, asked=bool(request.traffic))
     lengths = fit_to_model(request.lengths, source.model_dir, asked=True) or _three(sorted(traffic) or (1,))
     return _Plan(

@@ -19,6 +19,7 @@ from perf.guided import Guided, guided
 from perf.input_data import write_input_data
 from perf.lengths import fit_to_model
 from perf.measurement import Measurement
+from perf.preflight import cautions
 from perf.profile import ProfileRequest, profile_on
 from perf.provenance import session
 from perf.result import DIRECT, TuneResult
@@ -31,7 +32,7 @@ from perf.tune_request import Plan, TuneRequest, plan_of, tokenizer_of
 from tooling.config.knobs import apply, read
 from tooling.config.render import render
 from tooling.errors import ExternalError, Problem, Refused, UsageError
-from tooling.repository import usable_cores
+from tooling.repository import usable_cores, write_atomic
 
 if TYPE_CHECKING:
     from perf.analyzer import PerfAnalyzer
@@ -72,6 +73,8 @@ def tune(request: TuneRequest, *, runtime: Runtime, analyzer: PerfAnalyzer, cons
     with Study(plan.study_dir, plan.header, session()) as study:
         kept = sum(record["record"] == "measurement" for record in study.records)
         console.info(f"study {study.directory}{f': {kept} runs are there already' if kept else ''}")
+        for caution in cautions(plan.workload, plan.config):
+            console.warning(caution)
         variants = _Variants(request, plan, study.directory)
         with _resumable(), Bench(variants.subject, study, target, analyzer) as bench:
             search = Search(bench, request.slo, request.budget, console)
@@ -118,7 +121,10 @@ class _Variants:
 
 
 def _write(request: TuneRequest, plan: Plan, path: Path, lengths: tuple[int, ...]) -> Path:
-    """The requests of the workload with these lengths."""
+    """The user's own requests, or those of the workload with these lengths."""
+    if request.input_data is not None:
+        write_atomic(path, request.input_data.read_bytes())
+        return path
     return write_input_data(
         path,
         plan.signature,
@@ -133,7 +139,8 @@ def _other_loads(request: TuneRequest, plan: Plan, subject: Subject, rate_rps: f
     """Traffic that the choice was not made for: random arrivals at a rate both settings can answer, longer texts."""
     found: dict[Stage, Load] = {}
     if rate_rps > 0:
-        bursts = {"concurrency": None, "request_rate": _BURST_SHARE * rate_rps, "distribution": "poisson"}
+        rate = {"request_rate": _BURST_SHARE * rate_rps, "distribution": "poisson"}
+        bursts: dict[str, Any] = {"concurrency": None, "timestamps": (), "burst": 1, **rate}
         found["bursts"] = Load(plan.workload.model_copy(update=bursts), subject.input_file)
     lengths = plan.workload.lengths
     longer = fit_to_model(tuple(2 * length for length in lengths), plan.model_dir, asked=False)

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 
 from perf.findings import Wanted
 from perf.grid import Candidate, Grid, candidates, current, wide
+from perf.input_check import check_input_data, expected_inputs
 from perf.lengths import fit_to_model, traffic_lengths
+from perf.load import window_ms as planned_window_ms
+from perf.preflight import fitted
 from perf.provenance import host_facts, sha256
 from perf.search import Budget
 from perf.slo import Slo
@@ -41,6 +44,7 @@ class TuneRequest:
 
     `study_dir` is by default a directory in `studies` named after the whole question, so that the same question finds
     its study again; `tokenizer_dir` by default the one in the model directory. `direct` leaves the simulator out.
+    `input_data` are the user's own requests in perf_analyzer's JSON, in place of made ones; only for a direct search.
     """
 
     model_dir: Path
@@ -53,6 +57,7 @@ class TuneRequest:
     tokenizer_dir: Path | None = None
     vocab_size: int | None = None
     direct: bool = False
+    input_data: Path | None = None
     wanted: Wanted = field(default_factory=Wanted)
 
 
@@ -94,14 +99,18 @@ def plan_of(request: TuneRequest, analyzer: PerfAnalyzer) -> Plan:
     ]
     if impossible:
         raise UsageError(problems=list(dict.fromkeys(impossible)))
-    workload = _with_lengths(request, signature, config, source.model_dir)
-    window_ms = _window_ms(request.slo)
+    workload = fitted(_with_lengths(request, signature, config, source.model_dir), config)
+    if request.input_data is not None:
+        rows = workload.batch[0] if config.max_batch_size else 1
+        check_input_data(request.input_data, expected_inputs(config), rows=rows)
+    window_ms = planned_window_ms(workload) or _window_ms(request.slo)
     header: Record = {
         "tool": {"tritune": version("tritune"), "perf_analyzer": f"{analyzer.version} ({analyzer.source})"},
         "server": {"tritonserver": current_release().tritonserver, "onnxruntime": current_release().onnxruntime},
         "host": host_facts(),
         "model": {"name": source.name, "sha256": sha256(source.file), "config_sha256": _config_digest(config)},
         "workload": workload.model_dump(mode="json"),
+        "input_data": sha256(request.input_data) if request.input_data else None,
         "grid": [candidate.id for candidate in (tries if request.direct else broad)],
         "slo": list(request.slo.words),
         "window_ms": window_ms,
@@ -162,8 +171,11 @@ def _check(request: TuneRequest, config: ModelConfig) -> None:
 
 def _with_lengths(request: TuneRequest, signature: ModelSignature, config: ModelConfig, model_dir: Path) -> Workload:
     """The workload with lengths, where the model has a free axis and none are given."""
+    if request.input_data is not None:
+        return request.workload
     asked, batching = request.workload.lengths, config.max_batch_size > 0
-    found = traffic_lengths(asked, signature, tokenizer_of(request, model_dir), batching=batching)
+    tokenizer, texts = tokenizer_of(request, model_dir), request.workload.texts
+    found = traffic_lengths(asked, signature, tokenizer, batching=batching, texts=texts)
     lengths = fit_to_model(found, model_dir, asked=bool(asked))
     return request.workload.model_copy(update={"lengths": lengths})
 

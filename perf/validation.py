@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from tooling.errors import Problem, UsageError
+from tooling.errors import Problem, UsageError, suggest
 
 Model = TypeVar("Model", bound=BaseModel)
 _MOST = 20
@@ -22,6 +22,7 @@ def validated(kind: type[Model], data: object, where: object) -> Model:
                 f"`{'.'.join(map(str, e['loc']))}`: {_said(e['msg'])}" if e["loc"] else _said(e["msg"]),
                 where=str(where),
                 got=repr(e["input"])[:80],
+                hint=suggest(str(e["loc"][-1]), kind.model_fields) if e["type"] == "extra_forbidden" else None,
             )
             for e in error.errors()
         ]

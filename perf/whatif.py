@@ -31,12 +31,11 @@ _BEHIND = 0.97
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A config and the traffic to play on it; `burst` requests come at a time where the rate is constant."""
+    """A config and the traffic to play on it."""
 
     config: ModelConfig
     curve: ServiceCurve
     workload: Workload
-    burst: int = 1
     requests: int = REQUESTS
 
     @property
@@ -46,16 +45,12 @@ class Question:
 
     def arrivals(self) -> Arrivals:
         workload = self.workload.model_copy(update={"lengths": self.lengths})
-        rate = workload.request_rate
-        if rate and self.burst > 1:
-            return Arrivals.constant(rate, self.requests, burst=self.burst, lengths=self.lengths)
         return Arrivals.of(workload, self.requests)
 
     def __str__(self) -> str:
-        bursts = f" in bursts of {self.burst}" if self.burst > 1 else ""
         low, high = min(self.lengths), max(self.lengths)
         spread = f", length {low}" if low == high else f", lengths {low}–{high}"
-        return f"{self.workload}{bursts}{spread if high > 1 else ''}"
+        return f"{self.workload}{spread if high > 1 else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +205,8 @@ def _warm(question: Question) -> int:
 
 
 def _behind(question: Question, prediction: Prediction) -> bool:
-    rate = question.workload.request_rate
-    return rate is not None and prediction.throughput_rps < _BEHIND * rate
+    workload = question.workload
+    return workload.mode == "request_rate" and prediction.throughput_rps < _BEHIND * workload.level
 
 
 def _label(plan: BucketPlan) -> str:

@@ -1,46 +1,97 @@
-"""What the traffic looks like: how requests arrive and how long they are. Layer: bottom of perf."""
+"""What the traffic looks like: how requests arrive, how long and how large they are. Layer: bottom of perf."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Literal
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from perf.mix import expand
+from tooling.errors import UsageError
+from tooling.units import parse_duration_us
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Mode = Literal["concurrency", "request_rate"]
+Mix = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(expand)]
+"""Whole numbers, dealt out in turn; also written as one number, as shares, or as a distribution (perf.mix)."""
 
 _FEWEST_STEPS = 31
 
 
 class Workload(BaseModel):
-    """Traffic of batch-1 requests: either `concurrency` clients that each wait for their answer, or `request_rate`.
+    """Traffic, closed-loop or open-loop, and what the requests hold.
 
-    `request_rate` is in requests a second and open-loop: requests leave on schedule whether or not answers came.
-    `lengths` are token lengths (or the size of any other free dimension), one a request in this order; `seed` fixes
-    the contents.
+    Exactly one of: `concurrency` clients that each wait for their answer; `request_rate`, in requests a second, that
+    leave on schedule whether or not answers came, evenly spaced or at random, `burst` at a time; or `timestamps`, the
+    sending times of a recorded trace in seconds from its start, played again from the start when it ends.
+
+    `lengths` are token lengths (or the size of any other free dimension) and `batch` the rows of a request, both dealt
+    out in this order; with timestamps, each belongs to the time at its place. `texts` are sent to inputs that take
+    strings. `streams` is the number of gRPC streams the requests share (decoupled models need at least one); None sends
+    each by itself. `duration_s` is how long a point is measured, where the measuring command does not say; `seed`
+    fixes contents and random sending times.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     concurrency: int | None = Field(default=None, ge=1)
-    request_rate: float | None = Field(default=None, gt=0)
+    request_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    timestamps: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = ()
     distribution: Literal["constant", "poisson"] = "constant"
-    lengths: tuple[int, ...] = ()
+    burst: int = Field(default=1, ge=1)
+    lengths: Mix = ()
+    batch: Mix = (1,)
+    texts: tuple[str, ...] = ()
+    streams: int | None = Field(default=None, ge=1)
+    duration_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     seed: int = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _typed_duration(cls, data: Any) -> Any:
+        """`duration: 20s`, as users write it, is `duration_s: 20`."""
+        if not isinstance(data, dict) or "duration" not in data:
+            return data
+        if "duration_s" in data:
+            raise ValueError("give `duration` once")
+        written = data["duration"]
+        try:
+            seconds = parse_duration_us(written) / 1e6 if isinstance(written, str) else written
+        except UsageError as error:
+            raise ValueError(f"`duration` is {error.problems[0]}") from None
+        return {**{key: value for key, value in data.items() if key != "duration"}, "duration_s": seconds}
 
     @model_validator(mode="after")
     def _consistent(self) -> Workload:
-        if (self.concurrency is None) == (self.request_rate is None):
-            raise ValueError("give either `concurrency` or `request_rate`")
-        if any(length < 1 for length in self.lengths):
-            raise ValueError("every length must be at least 1")
+        given = [self.concurrency is not None, self.request_rate is not None, bool(self.timestamps)]
+        if sum(given) != 1:
+            raise ValueError("give one of `concurrency`, `request_rate` and `timestamps`")
+        if self.request_rate is None and (self.distribution != "constant" or self.burst > 1):
+            raise ValueError("`distribution` and `burst` belong to a `request_rate`")
+        if not self.batch:
+            raise ValueError("`batch` needs at least one size")
+        times = self.timestamps
+        if any(later < earlier for earlier, later in pairwise(times)):
+            raise ValueError("`timestamps` must ascend")
+        if times and (len(times) < 2 or times[-1] == times[0]):
+            raise ValueError("`timestamps` need at least two different times")
         return self
 
     @property
-    def mode(self) -> Literal["concurrency", "request_rate"]:
-        return "request_rate" if self.concurrency is None else "concurrency"
+    def mode(self) -> Mode:
+        return "concurrency" if self.concurrency is not None else "request_rate"
 
     @property
     def level(self) -> float:
-        """The number of clients, or requests a second."""
+        """The number of clients, or requests a second on average."""
+        if self.timestamps:
+            return len(self.timestamps) / self.period_s
         level = self.concurrency if self.request_rate is None else self.request_rate
         assert level is not None
         return level
@@ -50,19 +101,57 @@ class Workload(BaseModel):
         """How many different requests are sent, again from the start at the end.
 
         perf_analyzer deals them out: client c of n sends the requests c, c + n, c + 2n … With a common divisor each
-        client would send only a part of them, so their number is a prime above n.
+        client would send only a part of them, so their number is a prime above n. A trace has one for each time.
         """
-        return next(_primes(max(len(self.lengths), (self.concurrency or 1) + 1, _FEWEST_STEPS)))
+        if self.timestamps:
+            return len(self.timestamps)
+        needed = max(len(self.lengths), len(self.batch), len(self.texts))
+        return next(_primes(max(needed, (self.concurrency or 1) + 1, _FEWEST_STEPS)))
 
     @property
     def cycle(self) -> tuple[int, ...]:
         """The length of each of these requests; empty without lengths."""
         return tuple(self.lengths[i % len(self.lengths)] for i in range(self.steps)) if self.lengths else ()
 
+    @property
+    def period_s(self) -> float:
+        """How long one pass of the trace takes, with a mean gap at its end; 0 without a trace."""
+        times = self.timestamps
+        return (times[-1] - times[0]) * len(times) / (len(times) - 1) if times else 0.0
+
+    @property
+    def random(self) -> bool:
+        """Whether requests leave at random times."""
+        return self.distribution == "poisson"
+
+    def times_s(self, count: int) -> npt.NDArray[np.float64]:
+        """The sending times of the first `count` requests of an open loop, in seconds; the same ones every time."""
+        import numpy as np
+
+        if self.timestamps:
+            passes = np.arange(count) // len(self.timestamps)
+            within = np.resize(np.asarray(self.timestamps) - self.timestamps[0], count)
+            return np.asarray(within + passes * self.period_s, dtype=np.float64)
+        groups = np.arange(count) // self.burst
+        gap_s = self.burst / self.level
+        if not self.random:
+            return np.asarray(groups * gap_s, dtype=np.float64)
+        gaps = np.random.default_rng(self.seed).exponential(gap_s, math.ceil(count / self.burst))
+        return np.asarray(np.cumsum(gaps)[groups], dtype=np.float64)
+
     def __str__(self) -> str:
+        sizes = f"{min(self.batch)}–{max(self.batch)}" if len(set(self.batch)) > 1 else str(self.batch[0])
+        parts = [f" of {sizes} rows"] if sizes != "1" else []
+        parts += [f" on {self.streams} stream{'s' * (self.streams != 1)}"] if self.streams else []
+        return self._arrivals() + "".join(parts)
+
+    def _arrivals(self) -> str:
         if self.concurrency is not None:
             return f"{self.concurrency} client{'s' * (self.concurrency != 1)}"
-        return f"{self.request_rate:g} requests/s ({self.distribution})"
+        if self.timestamps:
+            return f"a trace of {len(self.timestamps)} requests at {self.level:.3g} requests/s"
+        bursts = f" in bursts of {self.burst}" if self.burst > 1 else ""
+        return f"{self.request_rate:g} requests/s ({self.distribution}){bursts}"
 
 
 def _primes(start: int) -> Iterator[int]:

@@ -55,7 +55,7 @@ class Arrivals:
             raise UsageError("lengths and sizes must be at least 1", where="arrivals")
 
     @classmethod
-    def at(cls, times_s: Sequence[float], **columns: Any) -> Arrivals:
+    def at(cls, times_s: Sequence[float] | npt.NDArray[np.float64], **columns: Any) -> Arrivals:
         """Explicit send times in seconds, ascending."""
         times = np.rint(np.asarray(times_s, dtype=float) * 1e9).astype(np.int64)
         return cls(count=len(times), times_ns=times, **columns)
@@ -80,12 +80,10 @@ class Arrivals:
     @classmethod
     def of(cls, workload: Workload, count: int) -> Arrivals:
         """`count` requests as perf_analyzer sends those of a workload."""
-        lengths = workload.cycle or (1,)
-        if workload.request_rate is None:
-            return cls.closed(workload.concurrency or 1, count, lengths=lengths, dealt=True)
-        if workload.distribution == "poisson":
-            return cls.poisson(workload.request_rate, count, seed=workload.seed, lengths=lengths)
-        return cls.constant(workload.request_rate, count, lengths=lengths)
+        columns: dict[str, Any] = {"lengths": workload.cycle or (1,), "sizes": workload.batch}
+        if workload.concurrency is not None:
+            return cls.closed(workload.concurrency, count, dealt=True, **columns)
+        return cls.at(workload.times_s(count), **columns)
 
     def with_lengths(self, lengths: Sequence[int] | Integers) -> Arrivals:
         """The same requests with other lengths, for padding."""

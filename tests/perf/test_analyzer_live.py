@@ -18,6 +18,7 @@ from perf.analyzer import PerfAnalyzer, find_perf_analyzer
 from perf.input_data import write_input_data
 from perf.lengths import sentence_lengths
 from perf.measurement import Measurement
+from perf.transport import Transport
 from perf.workload import Workload
 from tooling.server import EmbeddedServer
 from tooling.signature.onnx_file import read_onnx
@@ -100,7 +101,7 @@ def test_the_files_of_a_point_are_kept_and_a_second_run_replaces_them(bench):
 
 
 def test_over_http(bench):
-    point = bench.measure(concurrency=2, url=bench.server.http_url, protocol="http", window_ms=200)
+    point = bench.measure(concurrency=2, url=bench.server.http_url, transport=Transport("http"), window_ms=200)
     assert point.status == "ok", point.message
 
 
@@ -111,10 +112,13 @@ def test_an_open_loop_below_capacity(bench):
     assert point.load == {"mode": "request_rate", "value": 15.0}
 
 
-def test_the_lull_that_a_poisson_load_starts_with_is_warned_about(bench):
+def test_random_times_are_those_of_the_seed(bench):
     point = bench.measure(request_rate=15.0, distribution="poisson", window_ms=400)
     assert point.status == "ok", point.message
-    assert any("requests/s came instead of 15" in warning for warning in point.warnings)
+    gaps_us = [int(line) for line in Path(point.raw_dir, "intervals.txt").read_text().split()]
+    planned = Workload(request_rate=15.0, distribution="poisson").times_s(len(gaps_us))
+    assert sum(gaps_us[:10]) == pytest.approx(1e6 * planned[9], abs=1)
+    assert point.planned_p99_us >= point.p99_us - 1
 
 
 def test_an_open_loop_above_capacity(bench):
@@ -125,14 +129,14 @@ def test_an_open_loop_above_capacity(bench):
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_no_server_at_the_address(bench, protocol):
-    point = bench.measure(concurrency=1, url="127.0.0.1:1", protocol=protocol)
+    point = bench.measure(concurrency=1, url="127.0.0.1:1", transport=Transport(protocol))
     assert point.status == "unreachable"
     assert "minilm at 127.0.0.1:1: no server answers: " in point.message
 
 
 def test_the_port_of_the_other_protocol(bench):
-    assert bench.measure(concurrency=1, url=bench.server.http_url, protocol="grpc").status == "unreachable"
-    assert bench.measure(concurrency=1, url=bench.server.grpc_url, protocol="http").status == "unreachable"
+    assert bench.measure(concurrency=1, url=bench.server.http_url, transport=Transport("grpc")).status == "unreachable"
+    assert bench.measure(concurrency=1, url=bench.server.grpc_url, transport=Transport("http")).status == "unreachable"
 
 
 def test_a_model_that_is_not_served(bench):

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from perf.measurement import Load, Measurement
@@ -107,6 +108,69 @@ def test_a_run_without_a_result_has_a_status_and_its_cause(name, rc, status, wor
     assert outcome.status == status
     assert words in (outcome.message or "")
     assert "\n" not in (outcome.message or "")
+
+
+def test_failed_requests_are_counted_by_their_text():
+    rejected = "[StatusCode.UNAVAILABLE] Exceeds maximum queue size"
+    text = f"Failed to retrieve results.\nThread [0] had error: {rejected}\nThread [2] had error: {rejected}\n"
+    outcome = judge(99, text + "Thread [3] had error: onnx runtime error 2\n\nAt:\n  model.py(20): execute\n", False)
+    assert outcome.status == "request_failed"
+    assert outcome.failures == {rejected: 2, "onnx runtime error 2": 1}
+    assert outcome.message == f"a request was rejected: {rejected} (the first of 3 threads that failed)"
+    assert "max_queue_size" in (outcome.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        ("HTTP client failed: Unsupported protocol", "it is the gRPC port: measure over gRPC"),
+        ("last error: UNAVAILABLE: ipv4:127.0.0.1:8000: Socket closed", "it is the HTTP port: measure over HTTP"),
+        ("HTTP client failed: SSL connect error", "check that this port speaks TLS"),
+        ("Ssl handshake failed: SSL_ERROR_SSL: wrong version number", "check that this port speaks TLS"),
+    ],
+)
+def test_the_wrong_port_is_told_from_no_server(cause, words):
+    outcome = judge(99, f"error: failed to get model metadata: {cause}\n\n", has_row=False)
+    assert outcome.status == "unreachable"
+    assert words in (outcome.hint or "")
+
+
+@pytest.mark.parametrize(
+    "text", ["failed to find the requested model version", "missing statistics for requested model"]
+)
+def test_a_window_in_which_the_server_counted_nothing_has_no_samples(text):
+    assert judge(99, f"{text}\n\n", has_row=False).status == "no_samples"
+
+
+def test_a_signal_comes_with_the_last_line():
+    outcome = judge(-11, "WARNING: first\nsomething about step 3\n\n", has_row=False)
+    assert outcome.message == "perf_analyzer died of SIGSEGV: something about step 3"
+
+
+def test_rates_of_uneven_loads_stand_in_the_only_row(tmp_path):
+    (tmp_path / "r.csv").write_text("Request Rate,Inferences/Second\n40,39.7\n")
+    load = Load(mode="request_rate", value=40.83)
+    assert read_row(tmp_path / "r.csv", load) is None
+    assert read_row(tmp_path / "r.csv", load, exact=False) == {"throughput_rps": 39.7}
+
+
+def test_a_stream_has_several_responses_to_a_request():
+    report = read_stdout((SAMPLES / "stream.stdout").read_text())
+    assert report.responses_per_request == pytest.approx(4, rel=0.01)
+
+
+def test_bursts_under_way_are_not_missing():
+    """Ten at a time, one burst a second, measured to just after the last burst: none of it has to be answered yet."""
+    planned = np.repeat(np.arange(1, 20) * 1_000_000_000, 10)
+    measured = Measurement(
+        status="ok",
+        load=Load(mode="request_rate", value=10.0),
+        throughput_rps=20 / 3.05,
+        requests=20,
+        windows_us=(200_000.0,),
+    )
+    assert cross_checked(measured, planned).status == "ok"
+    assert cross_checked(replace(measured, requests=12, throughput_rps=12 / 3.05), planned).status == "saturated"
 
 
 def test_the_server_s_text_is_kept_without_its_traceback():

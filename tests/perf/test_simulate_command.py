@@ -134,6 +134,15 @@ def test_a_rate_beyond_the_capacity_saturates(
     assert text.count("saturated") == 4
 
 
+def test_a_workload_file_says_what_the_options_say(ask: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    file = tmp_path / "w.yaml"
+    file.write_text("request_rate: 40\nburst: 20\nlengths: [20, 40]\n")
+    options = ("--request-rate", 40, "--burst", 20, "--lengths", "20,40")
+    assert ask("--workload", file)["predicted"] == ask(*options)["predicted"]
+    file.write_text("timestamps: [0, 0.1, 0.2]\nlengths: [20, 20, 40]\n")
+    assert ask("--workload", file)["predicted"][0]["throughput_rps"] == pytest.approx(10, rel=0.01)
+
+
 def test_bursts_wait_for_each_other(ask: Callable[..., dict[str, Any]]) -> None:
     spread, burst = (ask("--request-rate", 40, *more)["predicted"][0] for more in ((), ("--burst", 20)))
     assert burst["p99_us"] > 2 * spread["p99_us"]
@@ -199,7 +208,7 @@ def test_a_curve_from_a_busy_machine_is_marked(ask: Callable[..., dict[str, Any]
         (("--threads", "2"), "not measured for this setting"),
         (("--instances", "4"), "tritune profile --instances 4 --threads 1"),
         (("--concurrency", "4", "--request-rate", "4"), "exclude each other"),
-        (("--burst", "4"), "bursts need a constant --request-rate"),
+        (("--burst", "4"), "--burst: it needs a --request-rate"),
         (("--instances", "1,2,x"), "--instances"),
         (("--instances", "1,2", "--buckets", "2"), "one setting"),
         (("--preferred-batch-size", "4,9"), "above the largest batch"),

@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
         serve,
         simulate,
         tune,
+        workload,
     )
 
     if app.registered_commands:
@@ -27,4 +28,5 @@ def register(app: typer.Typer) -> None:
     for module in (quickstart, export, gen_config, check, serve, tune, profile, simulate, restore, doctor):
         module.attach(app)
     app.add_typer(deploy.app, name="deploy")
+    app.add_typer(workload.app, name="workload")
     app.add_typer(runtime.app, name="runtime")

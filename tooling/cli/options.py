@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from tooling.errors import UsageError
@@ -17,22 +18,45 @@ CLIENTS = 8
 MOST = 1_000_000
 """Above this a count, a length or a rate is a slip of the keyboard."""
 Distribution = Literal["constant", "poisson"]
+WORKLOAD_HELP = "Traffic as a file says it (docs/measuring.md), in place of the options for it."
 
 
 def workload_of(
-    concurrency: int | None,
-    rate: float | None,
-    lengths: tuple[int, ...],
-    seed: int,
+    concurrency: int | None = None,
+    rate: float | None = None,
+    lengths: tuple[int, ...] = (),
+    seed: int = 0,
     distribution: Distribution = "constant",
+    *,
+    burst: int = 1,
+    file: Path | None = None,
 ) -> Workload:
-    """The traffic asked for: eight clients where neither they nor a rate are given."""
+    """The traffic asked for, by options or by a file: eight clients where neither they nor a rate are given."""
     from perf.workload import Workload
 
+    given = {
+        "--concurrency": concurrency,
+        "--request-rate": rate,
+        "--distribution": distribution != "constant",
+        "--burst": burst > 1,
+        "--lengths": lengths,
+        "--seed": seed,
+    }
+    asked = [option for option, value in given.items() if value]
+    if file is not None:
+        from perf.workload_file import read_workload
+
+        if asked:
+            raise UsageError(f"--workload and {asked[0]} exclude each other", hint=f"write it into {file}")
+        return read_workload(file)
     if concurrency and rate:
         raise UsageError("--concurrency and --request-rate exclude each other", hint="give one of them")
+    if not rate and (burst > 1 or distribution != "constant"):
+        raise UsageError("it needs a --request-rate", where="--burst" if burst > 1 else "--distribution")
     clients = concurrency or (None if rate else CLIENTS)
-    return Workload(concurrency=clients, request_rate=rate, distribution=distribution, lengths=lengths, seed=seed)
+    return Workload(
+        concurrency=clients, request_rate=rate, distribution=distribution, burst=burst, lengths=lengths, seed=seed
+    )
 
 
 def grid_of(instances: str, threads: str, delay: str, max_batch_size: str) -> Grid:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import MOST, counts, duration_us, grid_of
+from tooling.cli.options import MOST, counts, duration_us, grid_of, workload_of
 from tooling.console import table
+from tooling.errors import UsageError
 from tooling.units import format_duration_us
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def profile(
     rows: str = typer.Option("", metavar="N,…", help="Rows of an execution. Default: 1, the middle, max_batch_size."),
     lengths: str = typer.Option("", metavar="N,…", help="Lengths. Default: shortest, middle, longest of the traffic."),
     traffic: str = typer.Option("", metavar="N,…", help="Token lengths of the traffic. Default: real sentences."),
+    workload: Path | None = typer.Option(None, metavar="FILE", help="Take the lengths from this workload."),
     budget: str = typer.Option("90s", metavar="TIME", help="Measure no point again after this time."),
     curve: Path | None = typer.Option(None, metavar="FILE", help="Where to store it [.tritune/curves/…]."),
     tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),
@@ -43,6 +45,9 @@ def profile(
     from tooling.runtime import find_runtime
 
     console = console_of(context)
+    if workload and traffic:
+        raise UsageError("--workload and --traffic exclude each other", hint="give one of them")
+    sent = workload_of(file=workload) if workload else None
     if curve:
         require_writable(curve)
     request = ProfileRequest(
@@ -50,7 +55,8 @@ def profile(
         grid=grid_of(instances, threads, "", ""),
         rows=counts("--rows", rows),
         lengths=counts("--lengths", lengths),
-        traffic=counts("--traffic", traffic),
+        traffic=sent.lengths if sent else counts("--traffic", traffic),
+        texts=sent.texts if sent else (),
         tokenizer_dir=tokenizer,
         vocab_size=vocab_size,
         budget_s=duration_us("--budget", budget) / 1e6,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import CLIENTS, MOST, Distribution, counts, grid_of, workload_of
+from tooling.cli.options import CLIENTS, MOST, WORKLOAD_HELP, Distribution, counts, grid_of, workload_of
 from tooling.console import Console, table
 from tooling.errors import UsageError
 
@@ -33,7 +33,8 @@ def simulate(
     ),
     request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second, sent on schedule."),
     distribution: Distribution = typer.Option("constant", help="Of the sending times."),
-    burst: int = typer.Option(1, min=1, help="Requests that are sent at a time, at a constant rate."),
+    burst: int = typer.Option(1, min=1, max=MOST, help="Requests that are sent at a time, at a rate."),
+    workload: Path | None = typer.Option(None, metavar="FILE", help=WORKLOAD_HELP),
     lengths: str = typer.Option("", metavar="N,…", help="Token lengths of the requests. Default: the curve's."),
     instances: str = typer.Option("", metavar="N,…", help="Instance counts in place of the configured one."),
     threads: str = typer.Option("", metavar="N,…", help="Threads per instance in place of the configured ones."),
@@ -62,12 +63,11 @@ def simulate(
         return
     if model is None:
         raise UsageError("nothing to simulate", expected="MODEL_DIR or CONFIG, or --scenario FILE")
-    if burst > 1 and (request_rate is None or distribution != "constant"):
-        raise UsageError("bursts need a constant --request-rate", where="--burst", got=burst)
     config = _config(model)
     measured, path = _curve(curve, config)
-    workload = workload_of(concurrency, request_rate, counts("--lengths", lengths), seed, distribution)
-    question = Question(config, measured, workload, burst, requests)
+    asked = counts("--lengths", lengths)
+    traffic = workload_of(concurrency, request_rate, asked, seed, distribution, burst=burst, file=workload)
+    question = Question(config, measured, traffic, requests)
     grid = grid_of(instances, threads, delay, max_batch_size)
     tries = settings(question, grid, counts("--preferred-batch-size", preferred_batch_size) or None)
     if buckets and any(len(values) > 1 for values in grid.to_dict().values()):

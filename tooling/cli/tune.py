@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import CLIENTS, MOST, counts, duration_us, grid_of, workload_of
+from tooling.cli.options import CLIENTS, MOST, WORKLOAD_HELP, counts, duration_us, grid_of, workload_of
 from tooling.console import Console
 from tooling.errors import UsageError
 
@@ -32,7 +32,11 @@ def tune(
         None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."
     ),
     request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second, sent on schedule."),
+    workload: Path | None = typer.Option(None, metavar="FILE", help=WORKLOAD_HELP),
     lengths: str = typer.Option("", metavar="N,…", help="Token lengths of the requests. Default: real sentences."),
+    input_data: Path | None = typer.Option(
+        None, metavar="FILE", help="Your own requests, in perf_analyzer's JSON; implies --direct."
+    ),
     objective: _Metric | None = typer.Option(None, help="[throughput with clients, p95 under a rate]"),
     max_p99: str = typer.Option("", metavar="TIME", help="A setting must keep this p99, like 50ms."),
     instances: str = typer.Option("", metavar="N,…", help="Instance counts to try. Default: from the cores."),
@@ -70,18 +74,21 @@ def tune(
     from perf.tune_request import TuneRequest
 
     console = console_of(context)
-    workload = workload_of(concurrency, request_rate, counts("--lengths", lengths), seed)
-    wanted = _slo(slo, objective, max_p99, by_rate=workload.mode == "request_rate")
+    if input_data and lengths:
+        raise UsageError("--input-data and --lengths exclude each other", hint="the requests have their lengths")
+    traffic = workload_of(concurrency, request_rate, counts("--lengths", lengths), seed, file=workload)
+    wanted = _slo(slo, objective, max_p99, by_rate=traffic.mode == "request_rate")
     request = TuneRequest(
         model,
-        workload,
+        traffic,
         wanted,
         grid_of(instances, threads, delay, max_batch_size),
         budget=_budget(budget, wanted),
         study_dir=study,
         tokenizer_dir=tokenizer,
         vocab_size=vocab_size,
-        direct=direct,
+        direct=direct or input_data is not None,
+        input_data=input_data,
         wanted=Wanted(for_rate, price_per_hour),
     )
     result, files = run(request, console, apply=apply, report=report, owner=owner)

@@ -109,6 +109,17 @@ class TritonHttp:
         return json.loads(text) if text else None
 
 
+def read_metrics(url: str, timeout_s: float) -> str:
+    """The text of the metrics endpoint at HOST:PORT. Raises OSError or HTTPException without an answer."""
+    host, _, port = url.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=timeout_s)
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().decode(errors="replace")
+    finally:
+        connection.close()
+
+
 def _reason(text: str) -> str:
     try:
         return str(json.loads(text)["error"])

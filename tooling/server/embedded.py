@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from tooling.errors import ExternalError, Refused
-from tooling.server.client import Answer, TritonHttp
+from tooling.server.client import Answer, TritonHttp, read_metrics
 from tooling.server.log import ServerLog, plain_reason, refusal_reason
 from tooling.server.options import ServerOptions
 from tooling.server.ports import Ports, choose_ports, port_taken
@@ -155,6 +155,13 @@ class EmbeddedServer:
         Raises Refused when the model is not loaded.
         """
         return self._ask(f"asking for the statistics of `{name}`", lambda http: http.stats(name))
+
+    def metrics(self) -> str:
+        """The text of the metrics endpoint. Raises ExternalError when it does not answer."""
+        try:
+            return read_metrics(self.metrics_url, _CRASH_TIMEOUT_S)
+        except (OSError, http.client.HTTPException) as error:
+            raise ExternalError("the metrics do not answer", where=self.metrics_url, got=error) from error
 
     def watch(self) -> NoReturn:
         """Block while the server runs. Raises ExternalError when it ends by itself."""

@@ -1,0 +1,76 @@
+"""`tritune workload`, and the commands that take its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perf.lengths import token_lengths
+from perf.workload_file import read_workload
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    path = tmp_path / "some texts.txt"
+    path.write_text("a short one\n" * 3 + "and one that is quite a bit longer than the others\n")
+    return path
+
+
+def test_texts_give_their_lengths(run_cli, tmp_path, texts, minilm_dir):
+    out = tmp_path / "w.yaml"
+    options = ("--request-rate", 5, "--distribution", "poisson", "--duration", "20s")
+    done = run_cli("workload", "from-texts", texts, "--tokenizer", minilm_dir, *options, "-o", out, "--json")
+    assert done.code == 0, done.err
+    lengths = token_lengths(texts.read_text().splitlines(), minilm_dir)
+    assert done.json["data"]["lengths"]["max"] == max(lengths)
+    workload = read_workload(out)
+    assert (workload.request_rate, workload.distribution, workload.duration_s) == (5, "poisson", 20)
+    assert sorted(workload.lengths) == sorted(lengths)
+    assert out.read_text().startswith("# 4 texts of some texts.txt.\n# Lengths in tokens: mean ")
+
+
+def test_texts_themselves_are_kept_by_the_name_of_their_file(run_cli, tmp_path, texts):
+    out = tmp_path / "deep" / "w.yaml"
+    assert run_cli("workload", "from-texts", texts, "--keep-texts", "--out", out).code == 0
+    assert read_workload(out).texts == tuple(texts.read_text().splitlines())
+    assert read_workload(out).concurrency == 8
+
+
+def test_a_log_gives_a_trace_or_its_rate(run_cli, tmp_path):
+    log, out = tmp_path / "log.csv", tmp_path / "w.yaml"
+    log.write_text("time,tokens\n1,5\n3,7\n2,6\n")
+    done = run_cli("workload", "from-log", log, "--out", out)
+    assert done.code == 0 and "a trace of 3 requests at 1 requests/s" in done.out
+    workload = read_workload(out)
+    assert (workload.timestamps, workload.lengths) == ((0, 1, 2), (5, 6, 7))
+    assert run_cli("workload", "from-log", log, "--arrivals", "poisson", "--out", out).code == 0
+    assert (read_workload(out).request_rate, sorted(read_workload(out).lengths)) == (1, [5, 6, 7])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "--tokenizer: the lengths of texts are counted in tokens"),
+        (("--tokenizer", "/nowhere"), "the tokenizer is missing"),
+        (("--keep-texts", "--concurrency", 2, "--request-rate", 2), "exclude each other"),
+        (("--keep-texts", "--burst", 2), "--distribution and --burst need a --request-rate"),
+        (("--keep-texts", "--duration", "soon"), "--duration: not a duration"),
+        (("--keep-texts", "--out", "/proc/w.yaml"), "cannot be written"),
+        (("--keep-texts", "--text-column", "x"), "cannot go with --text-column"),
+    ],
+)
+def test_what_no_workload_is_made_of(run_cli, texts, options, message):
+    done = run_cli("workload", "from-texts", texts, *options)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+
+
+@pytest.mark.parametrize(
+    ("command", "option"), [("tune", ("--concurrency", 3)), ("tune", ("--lengths", 3)), ("profile", ("--traffic", 3))]
+)
+def test_a_workload_file_excludes_the_options_for_it(run_cli, tmp_path, command, option):
+    (tmp_path / "w.yaml").write_text("concurrency: 2\n")
+    done = run_cli(command, tmp_path, "--workload", tmp_path / "w.yaml", *option)
+    assert done.code == 2
+    assert f"--workload and {option[0]} exclude each other" in done.err
