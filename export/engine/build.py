@@ -18,9 +18,9 @@ from export.engine.trtexec import container_command, trtexec_arguments
 from tooling.console import Console
 from tooling.errors import ExternalError, MissingError
 from tooling.repository import staging, write_atomic, writing
-from tooling.signature.plan_manifest import PlanManifest, PlanRange, PlanTensor, manifest_path
+from tooling.signature.plan_manifest import PlanManifest, PlanRange, PlanTensor
 from tooling.signature.spec import Profile, TensorSpec
-from tooling.signature.tensorrt_plan import plan_version
+from tooling.signature.tensorrt_plan import manifest_path, plan_version
 
 Builder = Literal["container", "trtexec", "python"]
 _LOG_LINES: Final = 12
