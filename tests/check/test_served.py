@@ -114,6 +114,33 @@ def test_what_the_repository_leaves_to_the_server_is_no_difference(
     assert {f["rule"] for f in findings if "dynamic" in f["message"]} == {"served-config-differs"}
 
 
+@pytest.mark.parametrize(
+    ("served", "said"),
+    [
+        ({"eager_batching": True}, "optimization.eager_batching: the server has true, the repository leaves it out"),
+        ({"input_pinned_memory": {"enable": True}}, None),
+        (
+            {"output_pinned_memory": {"enable": False}},
+            "optimization.output_pinned_memory.enable: the server has false, the repository leaves it out",
+        ),
+    ],
+)
+def test_pinned_memory_is_the_cores_all_else_is_somebodys(
+    served: dict[str, Any],
+    said: str | None,
+    example: Callable[[str], Any],
+    check: Callable[..., dict[str, Any]],
+    serve: Callable[[dict[str, Any]], str],
+) -> None:
+    pinned = {f"{way}_pinned_memory": {"enable": True} for way in ("input", "output")}
+    made = example('backend: "python"\ninstance_group { kind: KIND_CPU count: 1 }')
+    group = {"name": "example_0", "kind": "KIND_CPU", "count": 1}
+    policy = {"latest": {"num_versions": 1}}
+    config = {"backend": "python", "default_model_filename": "model.py", "instance_group": [group]}
+    url = serve(_served(name="example", version_policy=policy, **config, optimization=pinned | served))
+    assert [f["message"] for f in check(made.path, "--url", url)["findings"]] == ([said] if said else [])
+
+
 def test_tensors_are_matched_by_their_names(
     example: Callable[[str], Any], check: Callable[..., dict[str, Any]], serve: Callable[[dict[str, Any]], str]
 ) -> None:

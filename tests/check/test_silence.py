@@ -91,3 +91,15 @@ def test_fixes_are_told_and_keep_the_rest(example: Callable[[str], Any], run_cli
         'input [ { name: "x", data_type: TYPE_FP32, dims: [ 8 ] } ]  # numbers\n'
         'output { name: "y" data_type: TYPE_FP32 dims: [ 8 ] }'
     )
+
+
+def test_as_many_files_are_fixed_as_there_are(tmp_path: Path, run_cli: Callable[..., Any]) -> None:
+    for number in range(110):
+        version = tmp_path / f"model{number}" / "1"
+        version.mkdir(parents=True)
+        (version / "model.py").write_text("class TritonPythonModel: pass", encoding="utf-8")
+        text = 'backend: "python"\nversion_policy { }\ninstance_group { kind: KIND_CPU gpus: [ 0 ] }\n'
+        (version.parent / "config.pbtxt").write_text(text, encoding="utf-8")
+    result = run_cli("check", tmp_path, "--fix", "--fail-on", "warning")
+    assert result.code == 0
+    assert result.err.count("[version-policy-empty]") == result.err.count("[kind-cpu-with-gpus]") == 110

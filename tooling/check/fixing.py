@@ -17,8 +17,8 @@ from tooling.pbtxt.message import load
 from tooling.pbtxt.paths import apply
 from tooling.repository import write_atomic
 
-_ROUNDS: Final = 200
-"""Fixes made at most: each removes what it is for, so a repository that needs more does not exist."""
+_ROUNDS: Final = 50
+"""Each takes the first finding of every file away, so a file that needs more does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Fixed:
 
 
 def fix(judge: Callable[[], Report]) -> tuple[list[Fixed], Report]:
-    """Judge, fix the first finding that has a safe fix, and judge again, until none is left.
+    """Judge, fix the first finding of each file that has a safe fix, and judge again, until none is left.
 
     A fix that does not take its finding away, or a text that cannot be edited, is left alone. Raises UsageError when a
     file cannot be written.
@@ -39,14 +39,15 @@ def fix(judge: Callable[[], Report]) -> tuple[list[Fixed], Report]:
     left: set[tuple[str, str, str]] = set()
     report = judge()
     for _ in range(_ROUNDS):
-        finding = next((f for f in report.findings if f.fix and _key(f) not in left), None)
-        if finding is None:
+        firsts: dict[str, Finding] = {}
+        for finding in report.findings:
+            if finding.fix and _key(finding) not in left:
+                firsts.setdefault(finding.place.file, finding)
+        if not firsts:
             break
-        left.add(_key(finding))
-        path = Path(finding.place.file)
-        if _write(path, finding):
-            done.append(Fixed(finding, path))
-            report = judge()
+        left.update(map(_key, firsts.values()))
+        done += [Fixed(finding, Path(file)) for file, finding in firsts.items() if _write(Path(file), finding)]
+        report = judge()
     return done, report
 
 

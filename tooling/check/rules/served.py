@@ -15,8 +15,7 @@ from tooling.pbtxt.schema import Message, fields_of
 
 READY: Final = "READY"
 _SOURCE: Final = "KServe v2 endpoints of tritonserver 2.51"
-# What core writes into a config beyond what is predicted, and what an auto-complete may write.
-_FILLED: Final = {"runtime", "optimization"}
+# What an auto-complete may write.
 _COMPLETED: Final = {"max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy"}
 _CONFIG: Final = 'backend: "python"\nmax_batch_size: 8\n--- 1/model.py\nclass TritonPythonModel: pass\n--- server\n'
 
@@ -122,7 +121,7 @@ def config(model: Model, served: ModelConfig) -> Iterator[Finding]:
     for one in differences(_expected(model, served), served):
         written = _is_written(model.written, one)
         root = str(one.path[0])
-        if not written and (root in _FILLED or _by_place(one)):
+        if not written and _by_place(one):
             continue
         completes = not written and root in _COMPLETED and not model.target.strict
         mine = one.left if one.left is not None else "nothing"
@@ -138,8 +137,8 @@ def config(model: Model, served: ModelConfig) -> Iterator[Finding]:
 
 
 def _by_place(one: Difference) -> bool:
-    """Whether a field follows from the machine: the GPUs of a group that lists none."""
-    return one.path[0] == "instance_group" and one.path[-1] == "gpus"
+    """Whether a field follows from the server: how it runs a backend, the GPUs of a group that lists none."""
+    return one.path[0] == "runtime" or (one.path[0] == "instance_group" and one.path[-1] == "gpus")
 
 
 def _expected(model: Model, served: ModelConfig) -> ModelConfig:
@@ -158,6 +157,9 @@ def _expected(model: Model, served: ModelConfig) -> ModelConfig:
         elif other is not None:
             group.kind = other.kind
             group.count = own.count if own.written and group.count > 0 else other.count
+    for pinned in ("input_pinned_memory", "output_pinned_memory") if expected.platform != ENSEMBLE else ():
+        if not expected.optimization.HasField(pinned):
+            getattr(expected.optimization, pinned).enable = True
     if expected.platform == ENSEMBLE and not expected.HasField("model_transaction_policy"):
         expected.model_transaction_policy.CopyFrom(served.model_transaction_policy)
     return expected
