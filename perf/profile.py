@@ -1,16 +1,16 @@
-"""Measure the service curve of a model on the embedded server: short runs of batches made by the client. Layer: above
-curve and client.
+"""Measure the service curve of a model on a server: short runs of batches made by the client. Layer: above curve and
+target.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from perf.client import Exchange, Integers, closed_loop, encode
 from perf.curve import Batch, CurveRun, ServiceCurve, Setting, relative_error
@@ -19,9 +19,9 @@ from perf.input_data import batch_tensors
 from perf.lengths import fit_to_model, traffic_lengths
 from perf.process import ForeignLoad
 from perf.provenance import host_facts, sha256
+from perf.target import RunningTarget, embedded_facts
 from tooling.config.knobs import apply, read
 from tooling.errors import ExternalError, UsageError
-from tooling.releases import current_release
 from tooling.repository import locate_model, read_config, usable_cores
 from tooling.server import EmbeddedServer
 from tooling.signature.onnx_file import read_onnx
@@ -45,7 +45,7 @@ _COMPUTE = ("compute_input", "compute_infer", "compute_output")
 class ProfileRequest:
     """What to measure. Empty: the instances and threads that `tritune tune` would try (the rest of `grid` plays no
     part), rows up to the largest batch, and the shortest, middle and longest of `traffic`, which is itself by default
-    that of `texts` or of real sentences."""
+    that of `texts` or of real sentences. On a running server `model_dir` is only where a tokenizer may be."""
 
     model_dir: Path
     grid: Grid = field(default_factory=Grid)
@@ -64,6 +64,20 @@ class ProfileRequest:
     """In place of those of `grid`."""
 
 
+class Server(Protocol):
+    """What a profile needs of a server."""
+
+    @property
+    def http_url(self) -> str: ...
+
+    @property
+    def pid(self) -> int | None: ...
+
+    def load(self, name: str, config: ModelConfig) -> None: ...
+
+    def stats(self, name: str) -> dict[str, Any]: ...
+
+
 class _Load(NamedTuple):
     """What a run puts on the server."""
 
@@ -74,18 +88,15 @@ class _Load(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    model_dir: Path
-    file: Path
+    name: str
+    file: Path | None
     config: ModelConfig
     settings: tuple[Setting, ...]
     rows: tuple[int, ...]
     lengths: tuple[int, ...]
     traffic: tuple[int, ...]
     signature: ModelSignature
-
-    @property
-    def name(self) -> str:
-        return self.model_dir.name
+    as_it_is: bool = False
 
     def loads(self, instances: int) -> Iterator[_Load]:
         """The points alone, some of them beside each other, and crowds: of whole batches, of rows to be merged, and of
@@ -101,24 +112,33 @@ class _Plan:
                 yield _Load(2 * instances + 1, 1, self.lengths[:2])
 
 
-def profile(request: ProfileRequest, *, runtime: Runtime, console: Console) -> ServiceCurve:
-    """Measure on one embedded server; each setting is loaded once.
+def profile(
+    request: ProfileRequest, *, runtime: Runtime, console: Console, running: RunningTarget | None = None
+) -> ServiceCurve:
+    """Measure on one embedded server, or on one that is `running`; each setting is loaded once.
 
     Each point has runs of 0.2 s or four requests a client, in at least three rounds and then while its interval is
-    wide, as far as `budget_s` allows. Raises UsageError for a model that cannot be profiled, Refused and ExternalError
-    as the server does.
+    wide, as far as `budget_s` allows. A running server that may not be reconfigured is measured in its present setting,
+    its queue delay included. Raises UsageError for a model that cannot be profiled, Refused and ExternalError as the
+    server does.
     """
+    if running:
+        plan = _plan_remote(request, running)
+        with running:
+            return _profile_on(running, plan, request, console, running.facts())
     plan = _plan(request)
-    with EmbeddedServer(plan.model_dir.parent, runtime) as server:
-        return _profile_on(server, plan, request, console)
+    with EmbeddedServer(_directory(request).parent, runtime) as server:
+        return _profile_on(server, plan, request, console, embedded_facts())
 
 
 def profile_on(server: EmbeddedServer, request: ProfileRequest, console: Console) -> ServiceCurve:
     """The same on a server that runs already; it is left with the last setting loaded."""
-    return _profile_on(server, _plan(request), request, console)
+    return _profile_on(server, _plan(request), request, console, embedded_facts())
 
 
-def _profile_on(server: EmbeddedServer, plan: _Plan, request: ProfileRequest, console: Console) -> ServiceCurve:
+def _profile_on(
+    server: Server, plan: _Plan, request: ProfileRequest, console: Console, facts: dict[str, Any]
+) -> ServiceCurve:
     started, begin = datetime.now(timezone.utc), time.monotonic()
     cpu_s = time.process_time()
     runs: list[CurveRun] = []
@@ -132,12 +152,11 @@ def _profile_on(server: EmbeddedServer, plan: _Plan, request: ProfileRequest, co
                 progress.step(f"{setting}, round {number}: {len(found)} points")
             progress.step(f"{setting}: done", MOST_ROUNDS - number)
     others = foreign.cores(time.process_time() - cpu_s)
-    release = current_release()
     return ServiceCurve(
         tool={"tritune": version("tritune")},
-        server={"tritonserver": release.tritonserver, "onnxruntime": release.onnxruntime},
+        server=facts,
         host=host_facts(),
-        model={"name": plan.name, "sha256": sha256(plan.file)},
+        model={"name": plan.name, "sha256": sha256(plan.file) if plan.file else None},
         started=started.isoformat(timespec="seconds"),
         wall_s=round(time.monotonic() - begin, 1),
         foreign_cores=others,
@@ -149,11 +168,11 @@ def _profile_on(server: EmbeddedServer, plan: _Plan, request: ProfileRequest, co
 class _Bench:
     """Runs on one server, with requests that are encoded once."""
 
-    def __init__(self, server: EmbeddedServer, plan: _Plan, request: ProfileRequest) -> None:
+    def __init__(self, server: Server, plan: _Plan, request: ProfileRequest) -> None:
         self._server, self._plan, self._least_rounds = server, plan, request.least_rounds
         batching = plan.config.max_batch_size > 0
         types = {spec.name: spec.data_type for spec in plan.signature.inputs}
-        tokenizer = request.tokenizer_dir or plan.model_dir / "tokenizer"
+        tokenizer = _tokenizer(request)
         self._requests = {
             (rows, length): encode(
                 plan.name,
@@ -170,7 +189,7 @@ class _Bench:
         """Load, warm up, and go round the points; after the least rounds only round those that are wide."""
         plan = self._plan
         knobs = replace(read(plan.config), instance_count=setting.instances, intra_op_threads=setting.threads)
-        self._server.load(plan.name, apply(knobs, plan.config))
+        self._server.load(plan.name, plan.config if plan.as_it_is else apply(knobs, plan.config))
         pending = list(plan.loads(setting.instances))
         for load in pending:
             self._exchange(load._replace(clients=max(load.clients, setting.instances)), 0, 1)
@@ -221,7 +240,7 @@ class _Bench:
             time.sleep(0.005)
 
 
-def compute_by_rows(server: EmbeddedServer, name: str) -> dict[int, tuple[int, int]]:
+def compute_by_rows(server: Server, name: str) -> dict[int, tuple[int, int]]:
     """By rows, the executions of a model so far and the ns they took: input, inference and output."""
     return {
         int(size["batch_size"]): (int(size["compute_infer"]["count"]), sum(int(size[part]["ns"]) for part in _COMPUTE))
@@ -246,36 +265,66 @@ def _wide(runs: Sequence[CurveRun], load: _Load) -> bool:
     return relative_error([r.compute_us for r in runs if (r.clients, r.rows, r.lengths) == load]) > WIDE
 
 
-def _plan(request: ProfileRequest) -> _Plan:
-    source = locate_model(request.model_dir)
-    if source.model_dir is None:
+def _directory(request: ProfileRequest) -> Path:
+    found = locate_model(request.model_dir).model_dir
+    if found is None:
         raise UsageError("not a model directory", where=request.model_dir, expected="REPO/NAME with 1/model.onnx in it")
-    config, signature = request.config or read_config(source.model_dir), read_onnx(source.file)
-    knobs, cores = read(config), usable_cores()
-    here = (instances_in_effect(knobs), threads_in_effect(knobs, cores))
+    return found
+
+
+def _tokenizer(request: ProfileRequest) -> Path:
+    if request.tokenizer_dir:
+        return request.tokenizer_dir
+    return (_directory(request) if request.model_dir.exists() else request.model_dir) / "tokenizer"
+
+
+def _plan(request: ProfileRequest) -> _Plan:
+    model_dir, file = _directory(request), locate_model(request.model_dir).file
+    config, signature = request.config or read_config(model_dir), read_onnx(file)
+    settings = request.settings or splits(request.grid, _here(config), usable_cores())
+    points = _points(request, config, signature, model_dir)
+    return _Plan(model_dir.name, file, _plain(config), _sorted(settings), *points, signature)
+
+
+def _plan_remote(request: ProfileRequest, running: RunningTarget) -> _Plan:
+    """The present setting only where the server may not be reconfigured, with its batcher as it is."""
+    config, signature, fixed = running.config(), running.signature(), not running.reconfigure
+    here = _here(config)
+    settings = [here] if fixed else splits(request.grid, here, usable_cores())
+    points = _points(request, config, signature, request.model_dir)
+    kept = config if fixed else _plain(config)
+    return _Plan(running.model, None, kept, _sorted(settings), *points, signature, as_it_is=fixed)
+
+
+def _here(config: ModelConfig) -> tuple[int, int]:
+    knobs = read(config)
+    return instances_in_effect(knobs), threads_in_effect(knobs, usable_cores())
+
+
+def _sorted(settings: Iterable[tuple[int, int]]) -> tuple[Setting, ...]:
+    return tuple(Setting(*setting) for setting in sorted(set(settings)))
+
+
+_Numbers = tuple[int, ...]
+
+
+def _points(
+    request: ProfileRequest, config: ModelConfig, signature: ModelSignature, model_dir: Path
+) -> tuple[_Numbers, _Numbers, _Numbers]:
+    """Rows and lengths to measure, and the lengths of the traffic, that the model takes."""
     most = config.max_batch_size
     rows = request.rows or _three(range(1, max(most, 1) + 1))
     if max(rows) > max(most, 1):
         raise UsageError(
             "more rows than the model takes",
-            where=source.model_dir,
+            where=model_dir,
             got=max(rows),
             expected=f"at most its max_batch_size of {most}",
         )
-    tokenizer = request.tokenizer_dir or source.model_dir / "tokenizer"
-    traffic = traffic_lengths(request.traffic, signature, tokenizer, batching=most > 0, texts=request.texts)
-    traffic = fit_to_model(traffic, source.model_dir, asked=bool(request.traffic))
-    lengths = fit_to_model(request.lengths, source.model_dir, asked=True) or _three(sorted(traffic) or (1,))
-    return _Plan(
-        source.model_dir,
-        source.file,
-        _plain(config),
-        tuple(Setting(*split) for split in sorted(set(request.settings or splits(request.grid, here, cores)))),
-        tuple(sorted(set(rows))),
-        tuple(sorted(set(lengths))),
-        traffic,
-        signature,
-    )
+    traffic = traffic_lengths(request.traffic, signature, _tokenizer(request), batching=most > 0, texts=request.texts)
+    traffic = fit_to_model(traffic, model_dir, asked=bool(request.traffic))
+    lengths = fit_to_model(request.lengths, model_dir, asked=True) or _three(sorted(traffic) or (1,))
+    return tuple(sorted(set(rows))), tuple(sorted(set(lengths))), traffic
 
 
 def _plain(config: ModelConfig) -> ModelConfig:

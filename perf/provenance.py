@@ -6,7 +6,9 @@ import hashlib
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from datetime import datetime, timezone
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,22 @@ def host_facts() -> dict[str, Any]:
         "kernel": platform.release(),
         "libc": " ".join(platform.libc_ver()),
         "python": platform.python_version(),
+    }
+
+
+def conditions(perf_analyzer: str, server: Mapping[str, Any]) -> dict[str, Any]:
+    """What, beside the model and the question, must be equal for measurements to be comparable."""
+    from tooling.config.proto import pb
+
+    schema = hashlib.sha256(pb().DESCRIPTOR.serialized_pb).hexdigest()[:12]
+    return {
+        "tool": {
+            "tritune": version("tritune"),
+            "perf_analyzer": perf_analyzer,
+            "config_schema": schema,
+        },
+        "server": dict(server),
+        "host": host_facts(),
     }
 
 

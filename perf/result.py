@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from perf.measurement import FOREIGN_CORES
-from perf.trial import Spread, Trial
+from perf.trial import Figures, Spread, Trial
 from tooling.console import table
 
 DIRECT = "Direct search: every setting of the grid was measured in short pairs."
@@ -142,14 +142,18 @@ class TuneResult:
 
 def figures(trial: Trial) -> tuple[str, str, str]:
     """Requests a second, p50 and p99 in milliseconds as people read them; empty where it was not measured."""
-    found = trial.figures
+    return figures_of(trial.figures)
+
+
+def figures_of(found: Figures | None) -> tuple[str, str, str]:
+    """The same of figures."""
     if found is None:
         return "", "", ""
     return _spread(found.throughput_rps), _spread(found.p50_us, 1e3), _spread(found.p99_us, 1e3)
 
 
-def _spread(spread: Spread, scale: float = 1) -> str:
+def _spread(found: Spread, scale: float = 1) -> str:
     """`24.1 [22.0–26.3]`, with decimals as far as they tell something."""
-    digits = 0 if spread.median >= 100 * scale else 1
-    median, low, high = (f"{value / scale:.{digits}f}" for value in (spread.median, spread.low, spread.high))
+    digits = 0 if found.median >= 100 * scale else 1
+    median, low, high = (f"{value / scale:.{digits}f}" for value in (found.median, found.low, found.high))
     return f"{median} [{low}–{high}]"

@@ -4,21 +4,25 @@ measurement, knows files but no server."""
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from perf.measurement import Measurement
-from tooling.errors import Problem, UsageError
+from tooling.console import Console
+from tooling.errors import ExternalError, Problem, UsageError
 from tooling.repository import refuse_constant
 
 SCHEMA_VERSION = 1
 FILE_NAME = "study.jsonl"
+_KIND = ("record", "schema_version")
 
 Record = dict[str, Any]
 
@@ -115,6 +119,7 @@ class Study:
         if not lines:
             self._write(self.header)
             return
+        _require_schema(lines[0], self.path)
         _require_same_header(lines[0], self.header, self.path)
         self.header, self.records = lines[0], lines[1:]
 
@@ -136,6 +141,37 @@ def measurement_of(record: Record, path: Path) -> tuple[Measurement, float]:
     return point, spent_s
 
 
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say with every failure of a program that nothing measured is lost."""
+    try:
+        yield
+    except ExternalError as error:
+        kept = "what was measured is kept: the same command goes on from there"
+        raise ExternalError(
+            problems=[replace(p, hint=f"{p.hint}; {kept}" if p.hint else kept) for p in error.problems]
+        ) from error
+
+
+def study_dir(studies: Path, name: str, question: Record, header: Record, console: Console) -> Path:
+    """Where the study of a question is kept: the same question under the same conditions finds it again.
+
+    Under other conditions it is another study; what changed since the last one is told, never mixed.
+    """
+    asked = f"{name}-{_digest(question)[:6]}-"
+    place = studies / f"{asked}{_digest(header)[:4]}"
+    earlier = [path.parent for path in studies.glob(f"{asked}*/{FILE_NAME}")]
+    if place not in earlier and earlier:
+        last = max(earlier, key=lambda path: (path / FILE_NAME).stat().st_mtime)
+        changed = [difference.name for difference in _differences(read_study(last)[0], header)]
+        console.warning(f"a new study begins: since {last} other `{'`, `'.join(changed)}`")
+    return place.absolute()
+
+
+def _digest(data: Record) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
 def read_study(directory: Path) -> tuple[Record, list[Record]]:
     """Header and records of a study, without locking it. Raises UsageError when there is none or it is damaged."""
     path = directory / FILE_NAME
@@ -148,7 +184,19 @@ def read_study(directory: Path) -> tuple[Record, list[Record]]:
     lines = list(_parse(content[: content.rfind(b"\n") + 1], path))
     if not lines or lines[0].get("record") != "header":
         raise UsageError("the study has no header", where=path, hint="run `tritune tune` to make a study")
+    _require_schema(lines[0], path)
     return lines[0], lines[1:]
+
+
+def _require_schema(header: Record, path: Path) -> None:
+    if header.get("schema_version") != SCHEMA_VERSION:
+        raise UsageError(
+            "the study is of another version of its format",
+            where=path,
+            got=header.get("schema_version"),
+            expected=str(SCHEMA_VERSION),
+            hint="read it with the tritune that wrote it, or give a new --study directory",
+        )
 
 
 def _parse(content: bytes, path: Path) -> Iterator[Record]:
@@ -173,19 +221,34 @@ def _is_record(record: object) -> bool:
     return isinstance(record, dict) and isinstance(record.get("record"), str)
 
 
+class _Difference(NamedTuple):
+    """A field of two headers, with its values as JSON."""
+
+    name: str
+    found: str
+    wanted: str
+
+
+def _differences(found: Record, wanted: Record) -> list[_Difference]:
+    old, new = _flat(found), _flat(json.loads(json.dumps(wanted)))
+    return [
+        _Difference(name, *(json.dumps(values.get(name), ensure_ascii=False) for values in (old, new)))
+        for name in dict.fromkeys([*old, *new])
+        if name not in _KIND and old.get(name) != new.get(name)
+    ]
+
+
 def _require_same_header(found: Record, wanted: Record, path: Path) -> None:
     """Measurements of two headers must not be mixed; names every field that differs."""
-    old, new = _flat(found), _flat(json.loads(json.dumps(wanted)))
     problems = [
         Problem(
             f"the study was made with another `{name}`",
             where=str(path),
-            got=json.dumps(new.get(name), ensure_ascii=False),
-            expected=json.dumps(old.get(name), ensure_ascii=False),
+            got=new,
+            expected=old,
             hint="give a new --study directory",
         )
-        for name in dict.fromkeys([*old, *new])
-        if old.get(name) != new.get(name)
+        for name, old, new in _differences(found, wanted)
     ]
     if problems:
         raise UsageError(problems=problems)

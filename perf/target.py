@@ -10,16 +10,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from tooling.errors import ExternalError, Refused, UsageError
+from tooling.errors import ExternalError, MissingError, Refused, UsageError
 from tooling.releases import current_release
 from tooling.server.embedded import EmbeddedServer
 from tooling.server.journal import Journal
+from tooling.server.options import ServerOptions
 from tooling.server.running import Identity, RunningServer
 
 if TYPE_CHECKING:
     from tooling.config.proto import ModelConfig
     from tooling.runtime import Runtime
     from tooling.signature.spec import ModelSignature
+
+
+_DEFAULTS = ServerOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +78,30 @@ class Target(ABC):
         """Make the variant answer. Raises Refused when Triton refuses it, UsageError when it may not be loaded."""
 
     @abstractmethod
+    def scatter(self) -> None:
+        """Deal the server's threads out to the CPUs anew, where that is ours to do: before each run."""
+
+    @abstractmethod
     def check(self, name: str) -> None:
         """Raise ExternalError unless it is still the same server with the same configuration under `name`."""
 
     @abstractmethod
     def stats(self, name: str) -> dict[str, Any]:
         """Triton's cumulative statistics of a model. Raises Refused when it is not loaded."""
+
+    @abstractmethod
+    def config_in_force(self, name: str) -> dict[str, Any]:
+        """The configuration as Triton completed it."""
+
+    @abstractmethod
+    def trace(self, name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The trace settings in force for a model, after changing some. Raises Refused without a trace file."""
+
+
+def embedded_facts() -> dict[str, Any]:
+    """What of an embedded server a measurement holds for."""
+    release = current_release()
+    return {"tritonserver": release.tritonserver, "onnxruntime": release.onnxruntime}
 
 
 class EmbeddedTarget(Target):
@@ -88,8 +110,8 @@ class EmbeddedTarget(Target):
 
     protocol, side_by_side = "grpc", True
 
-    def __init__(self, repository: Path, runtime: Runtime) -> None:
-        self.server = EmbeddedServer(repository, runtime)
+    def __init__(self, repository: Path, runtime: Runtime, options: ServerOptions = _DEFAULTS) -> None:
+        self.server = EmbeddedServer(repository, runtime, options)
         self._first: tuple[str, Variant] | None = None
         self._other: tuple[str, Variant] | None = None
         self._names: dict[Path, str] = {}
@@ -112,8 +134,7 @@ class EmbeddedTarget(Target):
         return self.server.pid
 
     def facts(self) -> dict[str, Any]:
-        release = current_release()
-        return {"tritonserver": release.tritonserver, "onnxruntime": release.onnxruntime}
+        return embedded_facts()
 
     def serve(self, variant: Variant) -> Served:
         for loaded in (self._first, self._other):
@@ -133,6 +154,9 @@ class EmbeddedTarget(Target):
             self._other = (name, variant)
         return Served(name, fresh=True)
 
+    def scatter(self) -> None:
+        self.server.scatter()
+
     def check(self, name: str) -> None:
         self.server.require_alive("while it was measured")
         with suppress(Refused):  # a model that is gone is the variant's fault
@@ -140,6 +164,12 @@ class EmbeddedTarget(Target):
 
     def stats(self, name: str) -> dict[str, Any]:
         return self.server.stats(name)
+
+    def config_in_force(self, name: str) -> dict[str, Any]:
+        return self.server.model_config(name)
+
+    def trace(self, name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
+        return self.server.trace(name, settings)
 
     def _name(self, variant: Variant) -> str:
         """The first variant's own, or a second name for the files of another's directory."""
@@ -155,22 +185,37 @@ class EmbeddedTarget(Target):
 
 
 class RunningTarget(Target):
-    """A server that runs already. Without `reconfigure` it is only measured, as it is; with it variants are loaded in
-    place of the model's configuration, which is loaded again at the end, whatever ends the block (see Journal)."""
+    """A server that runs already, and one model on it, by default the only one.
+
+    Without `reconfigure` it is only measured, as it is; with it variants are loaded in place of the model's own
+    configuration, which is loaded again at the end, whatever ends the block (see Journal).
+    """
 
     protocol, side_by_side = "http", False
 
     def __init__(self, url: str, model: str, *, reconfigure: bool = False, journals: Path | None = None) -> None:
-        self.server, self.model, self.reconfigure = RunningServer(url), model, reconfigure
-        self._journal = Journal(self.server, model, journals)
-        self._stack = ExitStack()
+        self.server, self.reconfigure = RunningServer(url), reconfigure
         self._identity: Identity = self.server.identity()
-        self._original = self.server.model_config(model)
+        self.model = model or self._only_model()
+        self._original = self.server.model_config(self.model)
+        self._journal = Journal(self.server, self.model, journals)
+        self._stack = ExitStack()
         if reconfigure:
             self.server.require_control()
         self._current, self._config = self._original, self.config()
         self._served = False
         self._counted = 0
+
+    def _only_model(self) -> str:
+        names = self.server.models()
+        if len(names) == 1:
+            return names[0]
+        raise UsageError(
+            "the model is not named",
+            where=self.url,
+            got=", ".join(names) or "no model loaded",
+            hint="give --model NAME",
+        )
 
     def __enter__(self) -> RunningTarget:
         if self.reconfigure:
@@ -184,6 +229,10 @@ class RunningTarget(Target):
 
     @property
     def url(self) -> str:
+        return self.server.url
+
+    @property
+    def http_url(self) -> str:
         return self.server.url
 
     @property
@@ -221,6 +270,10 @@ class RunningTarget(Target):
             fresh = True
         return Served(self.model, fresh)
 
+    def load(self, name: str, config: ModelConfig) -> None:
+        """As of an embedded server: serve `config`, under `name` for messages."""
+        self.serve(Variant(name, config))
+
     def _load(self, variant: Variant) -> None:
         from google.protobuf.json_format import MessageToDict
 
@@ -236,19 +289,30 @@ class RunningTarget(Target):
         self._current = self._journal.change(self._original, wanted)
         self._config, self._counted = variant.config, 0
 
+    def scatter(self) -> None: ...
+
     def check(self, name: str) -> None:
-        if self.server.identity() != self._identity or self.server.model_config(name) != self._current:
-            raise self._other("another server, or another configuration, answers here now")
         try:
-            counted = int(self.server.stats(name)["inference_count"])
-        except Refused as refusal:
+            same = self.server.identity() == self._identity and self.server.model_config(name) == self._current
+            counted = int(self.server.stats(name)["inference_count"]) if same else 0
+        except MissingError as error:
+            raise self._other("the server went away") from error
+        except (Refused, UsageError) as refusal:
             raise self._other("the model is gone") from refusal
+        if not same:
+            raise self._other("another server, or another configuration, answers here now")
         if counted < self._counted:
             raise self._other("the server was restarted, or the model loaded anew")
         self._counted = counted
 
     def stats(self, name: str) -> dict[str, Any]:
         return self.server.stats(name)
+
+    def config_in_force(self, name: str) -> dict[str, Any]:
+        return self.server.model_config(name)
+
+    def trace(self, name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
+        return self.server.trace(name, settings)
 
     def _other(self, what: str) -> ExternalError:
         return ExternalError(

@@ -32,8 +32,9 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Spreads over `runs` runs of one setting: requests a second, latencies in microseconds; and the means of what a
-    request spent in Triton's queue and computing, None where Triton did not tell."""
+    """Spreads over `runs` runs of one setting, of `requests` requests in all: requests a second, latencies in
+    microseconds; and the means of what a request spent in Triton's queue and computing, None where Triton did not
+    tell."""
 
     runs: int
     throughput_rps: Spread
@@ -43,6 +44,7 @@ class Figures:
     mean_batch: float | None
     queue_us: float | None = None
     compute_us: float | None = None
+    requests: int = 0
 
     @classmethod
     def of(cls, points: Sequence[Measurement]) -> Figures | None:
@@ -63,6 +65,7 @@ class Figures:
             mean_batch=statistics.fmean(batches) if batches else None,
             queue_us=statistics.fmean(queued) if queued else None,
             compute_us=statistics.fmean(computed) if any(computed) else None,
+            requests=sum(p.requests or 0 for p in points),
         )
 
     @classmethod

@@ -4,8 +4,7 @@ above search and study."""
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,14 +23,14 @@ from perf.profile import ProfileRequest, profile_on
 from perf.provenance import session
 from perf.result import DIRECT, TuneResult
 from perf.search import Search
-from perf.study import Study
+from perf.study import Study, resumable
 from perf.sweep import Sweep, requests_to_play
 from perf.target import EmbeddedTarget, Variant
 from perf.trial import Trial, choose
 from perf.tune_request import Plan, TuneRequest, plan_of, tokenizer_of
 from tooling.config.knobs import apply, read
 from tooling.config.render import render
-from tooling.errors import ExternalError, Problem, Refused, UsageError
+from tooling.errors import Problem, Refused, UsageError
 from tooling.repository import usable_cores, write_atomic
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def tune(request: TuneRequest, *, runtime: Runtime, analyzer: PerfAnalyzer, cons
     for a request or a model that cannot be tuned, Refused when the current config cannot keep up with the asked rate
     or Triton refuses it, ExternalError when the server or perf_analyzer fails.
     """
-    plan = plan_of(request, analyzer)
+    plan = plan_of(request, analyzer, console)
     target = EmbeddedTarget(plan.model_dir.parent, runtime)
     with Study(plan.study_dir, plan.header, session()) as study:
         kept = sum(record["record"] == "measurement" for record in study.records)
@@ -76,7 +75,7 @@ def tune(request: TuneRequest, *, runtime: Runtime, analyzer: PerfAnalyzer, cons
         for caution in cautions(plan.workload, plan.config):
             console.warning(caution)
         variants = _Variants(request, plan, study.directory)
-        with _resumable(), Bench(variants.subject, study, target, analyzer) as bench:
+        with resumable(), Bench(variants.subject, study, target, analyzer) as bench:
             search = Search(bench, request.slo, request.budget, console)
             found = _search(request, plan, variants, target, bench, search, console)
             if not search.points:
@@ -234,18 +233,6 @@ def _misfit(curve: ServiceCurve) -> str | None:
     if off[setting] > _MISFIT:
         return f"no simple law fits the service times of {setting} (off by {off[setting]:.0%})"
     return None
-
-
-@contextmanager
-def _resumable() -> Iterator[None]:
-    """Say with every failure of a program that nothing measured is lost."""
-    try:
-        yield
-    except ExternalError as error:
-        kept = "what was measured is kept: the same command goes on from there"
-        raise ExternalError(
-            problems=[replace(p, hint=f"{p.hint}; {kept}" if p.hint else kept) for p in error.problems]
-        ) from error
 
 
 def _result(

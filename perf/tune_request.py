@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,21 +13,22 @@ from perf.input_check import check_input_data, expected_inputs
 from perf.lengths import fit_to_model, traffic_lengths
 from perf.load import window_ms as planned_window_ms
 from perf.preflight import fitted
-from perf.provenance import host_facts, sha256
+from perf.provenance import conditions, sha256
 from perf.search import Budget
 from perf.slo import Slo
-from perf.study import Record
+from perf.study import Record, study_dir
+from perf.target import embedded_facts
 from perf.workload import Workload
 from tooling.config.changes import knob_problems
 from tooling.config.knobs import read
 from tooling.errors import UsageError
-from tooling.releases import current_release
 from tooling.repository import locate_model, read_config, usable_cores
 from tooling.signature.onnx_file import read_onnx
 
 if TYPE_CHECKING:
     from perf.analyzer import PerfAnalyzer
     from tooling.config.proto import ModelConfig
+    from tooling.console import Console
     from tooling.signature.spec import ModelSignature
 
 _WINDOW_MS = {"throughput": 300, "avg": 300, "p50": 300, "p90": 400, "p95": 600, "p99": 1_000}
@@ -78,7 +77,7 @@ class Plan:
     study_dir: Path
 
 
-def plan_of(request: TuneRequest, analyzer: PerfAnalyzer) -> Plan:
+def plan_of(request: TuneRequest, analyzer: PerfAnalyzer, console: Console) -> Plan:
     """Everything that a request fixes. Raises UsageError for a request or a model that cannot be tuned."""
     source = locate_model(request.model_dir, "onnxruntime")
     if source.model_dir is None:
@@ -104,19 +103,20 @@ def plan_of(request: TuneRequest, analyzer: PerfAnalyzer) -> Plan:
         rows = workload.batch[0] if config.max_batch_size else 1
         check_input_data(request.input_data, expected_inputs(config), rows=rows)
     window_ms = planned_window_ms(workload) or _window_ms(request.slo)
-    header: Record = {
-        "tool": {"tritune": version("tritune"), "perf_analyzer": f"{analyzer.version} ({analyzer.source})"},
-        "server": {"tritonserver": current_release().tritonserver, "onnxruntime": current_release().onnxruntime},
-        "host": host_facts(),
-        "model": {"name": source.name, "sha256": sha256(source.file), "config_sha256": _config_digest(config)},
+    question: Record = {
+        "command": "tune",
         "workload": workload.model_dump(mode="json"),
         "input_data": sha256(request.input_data) if request.input_data else None,
         "grid": [candidate.id for candidate in (tries if request.direct else broad)],
         "slo": list(request.slo.words),
         "window_ms": window_ms,
     }
-    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()[:8]
-    study_dir = request.study_dir or request.studies / f"{source.name}-{digest}"
+    header: Record = {
+        **question,
+        **conditions(f"{analyzer.version} ({analyzer.source})", embedded_facts()),
+        "model": {"name": source.name, "sha256": sha256(source.file), "config_sha256": _config_digest(config)},
+    }
+    place = request.study_dir or study_dir(request.studies, source.name, question, header, console)
     return Plan(
         source.model_dir,
         signature,
@@ -127,7 +127,7 @@ def plan_of(request: TuneRequest, analyzer: PerfAnalyzer) -> Plan:
         broad,
         window_ms,
         header,
-        study_dir.absolute(),
+        place.absolute(),
     )
 
 

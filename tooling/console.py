@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +16,7 @@ from tooling.errors import TrituneError
 from tooling.units import format_duration_us
 
 SCHEMA_VERSION = 1
+_ERASE = "\r\x1b[K"
 
 
 class StdoutFailed(Exception):
@@ -21,7 +24,8 @@ class StdoutFailed(Exception):
 
 
 class Progress:
-    """Steps of a long run on stderr, one line a step, with the time that is left at the pace so far."""
+    """Steps of a long run on stderr with the time that is left at the pace so far: on a terminal one line that changes,
+    elsewhere a plain line a step."""
 
     def __init__(self, console: Console, label: str, total: int) -> None:
         self._console, self._label, self.total = console, label, total
@@ -47,6 +51,7 @@ class Console:
     verbose: bool = False
     show_progress: bool = True
     _result: dict[str, Any] | None = field(default=None, init=False)
+    _on_line: bool = field(default=False, init=False)
 
     def info(self, message: str) -> None:
         if not self.quiet:
@@ -60,12 +65,24 @@ class Console:
         self._say(f"warning: {message}")
 
     def progress_line(self, line: str) -> None:
-        if self.show_progress:
-            self.info(line)
+        if not self.show_progress or self.quiet:
+            return
+        if not _is_terminal():
+            self._say(line)
+            return
+        width = shutil.get_terminal_size().columns
+        self._write_err(f"{_ERASE}{line[: width - 1]}")
+        self._on_line = True
 
     @contextmanager
     def progress(self, label: str, total: int) -> Iterator[Progress]:
-        yield Progress(self, label, total)
+        """A run of `total` steps; its last line stays."""
+        try:
+            yield Progress(self, label, total)
+        finally:
+            if self._on_line:
+                self._on_line = False
+                self._write_err("\n")
 
     def result(self, data: dict[str, Any], text: str) -> None:
         """The command's answer: `text` on stdout, or `data` inside the envelope with --json."""
@@ -101,10 +118,20 @@ class Console:
             raise StdoutFailed from error
 
     def _say(self, line: str) -> None:
-        """A line on stderr. Whether anybody can read it must not change what the command does."""
+        """A line on stderr, in the place of a progress line, which comes again with its next step."""
+        self._write_err(f"{_ERASE if self._on_line else ''}{line}\n")
+        self._on_line = False
+
+    @staticmethod
+    def _write_err(text: str) -> None:
+        """Whether anybody can read it must not change what the command does."""
         with suppress(OSError):
-            sys.stderr.write(line + "\n")
+            sys.stderr.write(text)
             sys.stderr.flush()
+
+
+def _is_terminal() -> bool:
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from perf.curve import Setting, read_curve
+from tooling.repository import read_config
+from tooling.server import EmbeddedServer
 
 pytestmark = pytest.mark.live
 
@@ -40,11 +43,16 @@ def model(tmp_path: Path) -> Path:
 def test_a_curve_is_measured_stored_and_simulated(run_cli: Callable[..., Any], model: Path, tmp_path: Path) -> None:
     path = tmp_path / "curve.json"
     options = ("--instances", 2, "--threads", 1, "--traffic", "8,64", "--rows", "1,4", "--budget", "1s")
-    result = run_cli("profile", model, "--curve", path, *options)
+    plot = tmp_path / "curve one.svg"
+    result = run_cli("profile", model, "--curve", path, "--plot", plot, *options)
     assert result.code == 0, result.err
     assert result.out.startswith("2 instances × 1 thread\nrows × length")
     assert "law " in result.out
     assert str(path) in result.out
+    drawing = ElementTree.parse(plot).getroot()
+    texts = [text.text for text in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"8 tokens", "64 tokens", "1", "4"} <= set(texts)
+    assert len(list(drawing.iter("{http://www.w3.org/2000/svg}circle"))) == 4
 
     curve = read_curve(path)
     assert curve.model["name"] == "square"
@@ -68,6 +76,31 @@ def test_a_curve_is_measured_stored_and_simulated(run_cli: Callable[..., Any], m
     assert answer["avg_us"] - 500_000 > 0.5 * lone_us
 
 
+@pytest.mark.long
+def test_a_running_server_is_profiled_as_it_is_or_given_back(
+    run_cli: Callable[..., Any], model: Path, tmp_path: Path, runtime: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with EmbeddedServer(model.parent, runtime) as server:
+        config = read_config(model)
+        config.dynamic_batching.Clear()
+        config.instance_group.add(count=1)
+        server.load("square", config)
+        before = server.model_config("square")
+        path = tmp_path / "curve.json"
+        options = ("--url", server.http_url, "--curve", path, "--traffic", "8,64", "--rows", "1,4", "--budget", "1s")
+        only = run_cli("profile", "square", *options)
+        assert only.code == 0, only.err
+        curve = read_curve(path)
+        assert [setting.instances for setting in curve.settings] == [1]
+        assert curve.server["url"] == server.http_url
+        assert curve.model["sha256"] is None
+        both = run_cli("profile", "square", *options, "--instances", "1,2", "--threads", 1, "--allow-reconfigure")
+        assert both.code == 0, both.err
+        assert read_curve(path).settings == (Setting(1, 1), Setting(2, 1))
+        assert server.model_config("square") == before
+
+
 def test_a_model_that_cannot_be_profiled_is_refused(run_cli: Callable[..., Any], model: Path, tmp_path: Path) -> None:
     (model / "export.json").write_text('{"max_tokens": 64}')
     for options, message in (
@@ -78,6 +111,7 @@ def test_a_model_that_cannot_be_profiled_is_refused(run_cli: Callable[..., Any],
         (("--traffic", "99"), "longer than the model can take"),
         (("--traffic", "8", "--curve", tmp_path), "not a regular file"),
         (("--traffic", "8", "--curve", "/proc/none/c.json"), "cannot be written"),
+        (("--traffic", "8", "--plot", model / "config.pbtxt" / "x.svg"), "x.svg: cannot be written"),
     ):
         code, out, err = run_cli("profile", model, "--curve", tmp_path / "no.json", *options)
         assert (code, out) == (2, ""), message

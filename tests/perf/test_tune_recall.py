@@ -71,15 +71,16 @@ def test_a_run_disturbed_by_chance_counts_only_the_second_time(bench: Any) -> No
     assert (a.status, b.status) == ("ok", "ok")
 
 
-def test_a_run_that_other_programs_disturbed_is_repeated_and_the_calmer_one_counts(bench: Any) -> None:
+def test_a_run_that_other_programs_disturbed_is_repeated_and_a_calm_one_counts(bench: Any) -> None:
     a, b = bench(run("A", others=0.9), run("A", attempt=2, others=0.1), run("B", others=0.29)).pair(
         CANDIDATE, "screen", 0
     )
     assert (a.throughput_rps, b.throughput_rps) == (102.0, 101.0)
-    a, b = bench(run("A", others=0.5), run("A", attempt=2, others=0.9), run("B", others=0.0)).pair(
-        CANDIDATE, "screen", 0
-    )
-    assert a.throughput_rps == 101.0
+    for again in (0.4, 0.9):
+        a, b = bench(run("A", others=0.5), run("A", attempt=2, others=again), run("B", others=0.0)).pair(
+            CANDIDATE, "screen", 0
+        )
+        assert a.throughput_rps == 101.0, "of two disturbed ones the first, not the better"
 
 
 def test_a_host_that_stays_busy_is_taken_as_it_is(bench: Any) -> None:

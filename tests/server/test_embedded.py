@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -149,3 +150,20 @@ def test_two_servers_do_not_disturb_each_other(
         assert len(ports) == 6
     assert server.alive()
     assert server.models() == ["cut", "double", "no such name"]
+
+
+@pytest.mark.live
+def test_scattered_threads_may_use_the_same_cpus_as_before(
+    start: Callable[..., EmbeddedServer], repository: Path, infer: Callable[..., list[float]]
+) -> None:
+    with start(repository) as server:
+        server.load("double")
+        pids = [server.pid, *children_of(server.pid)]
+        assert len(pids) == 2
+        pinned = max(int(task.name) for task in Path(f"/proc/{pids[1]}/task").iterdir())
+        os.sched_setaffinity(pinned, {min(os.sched_getaffinity(pinned))})
+        tasks = [int(task.name) for pid in pids for task in Path(f"/proc/{pid}/task").iterdir()]
+        before = {task: os.sched_getaffinity(task) for task in tasks}
+        server.scatter()
+        assert {task: os.sched_getaffinity(task) for task in tasks} == before
+        assert infer(server, "double", [1, 2]) == [2, 4]

@@ -8,7 +8,9 @@ import typer
 def register(app: typer.Typer) -> None:
     """Attach every command to the root, once."""
     from tooling.cli import (
+        bottleneck,
         check,
+        compare,
         deploy,
         doctor,
         export,
@@ -19,14 +21,29 @@ def register(app: typer.Typer) -> None:
         runtime,
         serve,
         simulate,
+        study,
         tune,
         workload,
     )
 
     if app.registered_commands:
         return
-    for module in (quickstart, export, gen_config, check, serve, tune, profile, simulate, restore, doctor):
+    for module in (
+        quickstart,
+        export,
+        gen_config,
+        check,
+        serve,
+        tune,
+        compare,
+        bottleneck,
+        profile,
+        simulate,
+        restore,
+        doctor,
+    ):
         module.attach(app)
     app.add_typer(deploy.app, name="deploy")
+    app.add_typer(study.app, name="study")
     app.add_typer(workload.app, name="workload")
     app.add_typer(runtime.app, name="runtime")

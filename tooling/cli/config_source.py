@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tooling.errors import UsageError
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tooling.config.proto import ModelConfig
     from tooling.repository import ModelFile
     from tooling.signature.declared import Declared
-    from tooling.signature.spec import ModelSignature, TensorSpec
+    from tooling.signature.spec import ModelSignature
 
 _TEMPLATE_BATCH = 8
 _GRAPH_SUFFIXES = (".yaml", ".yml", ".json")
@@ -80,6 +80,7 @@ def _readable_config(model_dir: Path) -> ModelConfig | None:
 
 def _signature(found: ModelFile, declared: Declared) -> ModelSignature:
     """The signature of a model file; where it does not say its tensors, those of the config that stands there."""
+    from tooling.config.tensors import tensor_spec
     from tooling.signature.declared import Declared, TensorsMissing
     from tooling.signature.formats import read_signature
 
@@ -91,21 +92,10 @@ def _signature(found: ModelFile, declared: Declared) -> ModelSignature:
             raise
         batching = config.max_batch_size > 0
         present = Declared(
-            tuple(_spec(tensor, batching) for tensor in config.input),
-            tuple(_spec(tensor, batching) for tensor in config.output),
+            tuple(tensor_spec(tensor, batching=batching) for tensor in config.input),
+            tuple(tensor_spec(tensor, batching=batching) for tensor in config.output),
         )
         return read_signature(found.file, found.format.backend, present)
-
-
-def _spec(tensor: Any, batching: bool) -> TensorSpec:
-    """A tensor of a config with the full shape that the model itself sees: after reshaping, batch axis first."""
-    from tooling.config.proto import pb
-    from tooling.signature.spec import TensorSpec
-
-    shape = tuple(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
-    optional = bool(getattr(tensor, "optional", False))
-    name = pb().DataType.Name(tensor.data_type)
-    return TensorSpec(tensor.name, name, (-1, *shape) if batching else shape, optional, tensor.is_shape_tensor)
 
 
 def from_server(url: str, remote_name: str | None, model_dir: Path | None) -> Source:

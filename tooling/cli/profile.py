@@ -23,7 +23,11 @@ def attach(app: typer.Typer) -> None:
 
 def profile(
     context: typer.Context,
-    model: Path = typer.Argument(metavar="MODEL_DIR", help="A model directory REPO/NAME with its config.pbtxt."),
+    model: Path = typer.Argument(metavar="MODEL_DIR|NAME", help="REPO/NAME, or with --url the name of a model."),
+    url: str = typer.Option("", metavar="HOST:PORT", help="A Triton that runs already, by its HTTP address."),
+    allow_reconfigure: bool = typer.Option(
+        False, "--allow-reconfigure", help="Load other settings there; its own come back. Else only those it has."
+    ),
     instances: str = typer.Option("", metavar="N,…", help="Instance counts. Default: those that `tune` would try."),
     threads: str = typer.Option("", metavar="N,…", help="Threads per instance. Default: those that `tune` would try."),
     rows: str = typer.Option("", metavar="N,…", help="Rows of an execution. Default: 1, the middle, max_batch_size."),
@@ -32,6 +36,7 @@ def profile(
     workload: Path | None = typer.Option(None, metavar="FILE", help="Take the lengths from this workload."),
     budget: str = typer.Option("90s", metavar="TIME", help="Measure no point again after this time."),
     curve: Path | None = typer.Option(None, metavar="FILE", help="Where to store it [.tritune/curves/…]."),
+    plot: Path | None = typer.Option(None, metavar="FILE", help="Draw it, with the law, as an SVG file."),
     tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),
     vocab_size: int | None = typer.Option(
         None, min=8, max=MOST, help="Size of the vocabulary, where there is no tokenizer."
@@ -39,8 +44,10 @@ def profile(
 ) -> None:
     """Measure how long executions take, by rows, length and busy instances, for `tritune simulate`."""
     from perf.curve import curve_path, write_curve
+    from perf.curve_plot import write_plot
     from perf.profile import ProfileRequest
     from perf.profile import profile as measure
+    from perf.target import RunningTarget
     from tooling.repository import cpu_name, require_writable
     from tooling.runtime import find_runtime
 
@@ -48,8 +55,9 @@ def profile(
     if workload and traffic:
         raise UsageError("--workload and --traffic exclude each other", hint="give one of them")
     sent = workload_of(file=workload) if workload else None
-    if curve:
-        require_writable(curve)
+    for file in (curve, plot):
+        if file:
+            require_writable(file)
     request = ProfileRequest(
         model_dir=model,
         grid=grid_of(instances, threads, "", ""),
@@ -61,13 +69,20 @@ def profile(
         vocab_size=vocab_size,
         budget_s=duration_us("--budget", budget) / 1e6,
     )
-    measured = measure(request, runtime=find_runtime(), console=console)
+    running = RunningTarget(url, str(model), reconfigure=allow_reconfigure) if url else None
+    measured = measure(request, runtime=find_runtime(), console=console, running=running)
     path = curve or curve_path(measured.model["name"], cpu_name())
     write_curve(measured, path)
+    drawn = write_plot(measured, plot) if plot else None
     series = {setting: measured.of(setting) for setting in measured.settings}
-    data = {"curve": str(path.absolute()), "series": [_as_dict(setting, one) for setting, one in series.items()]}
+    data = {
+        "curve": str(path.absolute()),
+        "plot": str(drawn.absolute()) if drawn else None,
+        "series": [_as_dict(setting, one) for setting, one in series.items()],
+    }
+    shown = f"\nplot    {drawn}" if drawn else ""
     text = "\n\n".join(_as_text(setting, one) for setting, one in series.items())
-    console.result(data, f"{text}\n\n{_footer(measured)}\ncurve   {path}")
+    console.result(data, f"{text}\n\n{_footer(measured)}\ncurve   {path}{shown}")
 
 
 def _as_dict(setting: Setting, series: Series) -> dict[str, object]:

@@ -95,6 +95,11 @@ class TritonHttp:
         versions = self._call("GET", f"/v2/models/{quote(name)}/stats")["model_stats"]
         return dict(max(versions, key=lambda entry: int(entry["version"])))
 
+    def trace(self, name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The trace settings in force for a model, after changing some; a setting of None is the server's own again."""
+        path = f"/v2/models/{quote(name)}/trace/setting"
+        return dict(self._call("GET" if settings is None else "POST", path, settings))
+
     def _call(self, method: str, path: str, body: object = None) -> Any:
         host, _, port = self._url.rpartition(":")
         connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=self._timeout_s)

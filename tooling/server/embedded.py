@@ -163,6 +163,14 @@ class EmbeddedServer:
         except (OSError, http.client.HTTPException) as error:
             raise ExternalError("the metrics do not answer", where=self.metrics_url, got=error) from error
 
+    def trace(self, name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The trace settings in force for a model, after changing some (see TritonHttp)."""
+        return self._ask(f"asking for the trace of `{name}`", lambda http: http.trace(name, settings))
+
+    def scatter(self) -> None:
+        """Move the server's threads to other CPUs at random, so that no model keeps a better place than another."""
+        self._running.process.scatter()
+
     def watch(self) -> NoReturn:
         """Block while the server runs. Raises ExternalError when it ends by itself."""
         self._running.process.wait()
@@ -207,6 +215,8 @@ class EmbeddedServer:
             command.append("--metrics-config=summary_latencies=true")
         if options.strict_config:
             command.append("--disable-auto-complete-config")
+        if options.trace_file is not None:
+            command += [f"--trace-config=triton,file={options.trace_file}", "--trace-config=level=OFF"]
         if options.config_name is not None:
             command.append(f"--model-config-name={options.config_name}")
         return command

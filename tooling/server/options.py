@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,6 +11,7 @@ class ServerOptions:
     """Options of one embedded server; a port of 0 is chosen free. Deadlines are in seconds, each for one call.
 
     `summary_latencies` adds percentiles to the metrics, at some cost for each request.
+    With `trace_file`, which Triton numbers (`FILE.0` …), tracing can be switched on.
     """
 
     http_port: int = 0
@@ -23,3 +25,4 @@ class ServerOptions:
     config_name: str | None = None
     log_verbose: int = 0
     summary_latencies: bool = False
+    trace_file: Path | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -83,6 +84,19 @@ class SupervisedServer:
         lines = map(_command_line, children_of(self.pid))
         return sum(len(argv) > 1 and argv[1].startswith(prefix) for argv in lines)
 
+    def scatter(self) -> None:
+        """Move every thread of the server to a CPU drawn at random out of those it may use, which stay the same.
+
+        On a busy host a thread may keep its CPU, and so its neighbours, for minutes: of two equal models one was up to
+        17 % faster that long. Moved before each run, that becomes scatter between runs.
+        """
+        for pid in (self.pid, *children_of(self.pid)):
+            for task in _tasks(pid):
+                with suppress(OSError):  # it has ended, or is not ours to move
+                    allowed = os.sched_getaffinity(task)
+                    os.sched_setaffinity(task, {random.choice(sorted(allowed))})
+                    os.sched_setaffinity(task, allowed)
+
     def stop(self, *, graceful: bool = True) -> None:
         """End everything of this run; SIGTERM and a grace period come first unless not `graceful`.
 
@@ -120,6 +134,13 @@ class SupervisedServer:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return left
+
+
+def _tasks(pid: int) -> list[int]:
+    try:
+        return [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return []
 
 
 def _command_line(pid: int) -> list[bytes]:

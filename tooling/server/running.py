@@ -91,6 +91,10 @@ class RunningServer:
                 raise ExternalError("the model does not become ready", where=self.url, got=f"`{name}`")
             time.sleep(_POLL_S)
 
+    def trace(self, name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The trace settings in force for a model, after changing some (see TritonHttp). Raises Refused."""
+        return self._ask(f"asking for the trace of `{name}`", lambda http: http.trace(name, settings))
+
     def _ask(self, doing: str, call: Callable[[TritonHttp], _T], limit_s: float = _TIMEOUT_S) -> _T:
         try:
             return call(TritonHttp(self.url, limit_s))
