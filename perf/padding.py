@@ -5,13 +5,13 @@ Layer: above buckets, pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from perf.buckets import BucketPlan, judge, pad, plan_buckets
+from perf.buckets import BucketPlan, Integers, judge, pad, plan_buckets
 from perf.sim import Arrivals, BatcherConfig, Machine, Prediction, ServiceModel, simulate
 from perf.sim.engine import IDEAL
 from perf.sim.lanes import simulate_lanes
@@ -156,10 +156,18 @@ def _merged(arrivals: Arrivals, service: ServiceModel, config: BatcherConfig, ma
     """Any requests share a batch, which takes as long as its longest one makes it."""
     together = replace(config, shape_checked=False)
     prediction = simulate(together, arrivals, service, machine=machine, warm_up=_WARM_UP, seed=seed)
-    rows = max(1, round(prediction.mean_batch or 1))
-    batches = np.asarray(arrivals.lengths)[: len(arrivals.lengths) // rows * rows].reshape(-1, rows)
-    share = 1 - float(batches.sum() / (batches.max(axis=1).sum() * rows))
+    share = _merged_share(np.asarray(arrivals.lengths), prediction.stages[0].batch_histogram)
     return Way(padding="merged", edges=(), padding_share=share, prediction=prediction)
+
+
+def _merged_share(lengths: Integers, histogram: Mapping[int, int]) -> float:
+    """The padding in batches of these sizes, of requests that follow each other."""
+    real, padded, begin = 0, 0, 0
+    for rows, count in histogram.items():
+        end = begin + rows * count
+        batches = lengths[np.arange(begin, end) % len(lengths)].reshape(count, rows)
+        real, padded, begin = real + int(batches.sum()), padded + rows * int(batches.max(axis=1).sum()), end
+    return 1 - real / padded
 
 
 def _models(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perf.buckets import plan_buckets
-from perf.padding import MARGIN, choose_edges, choose_padding, padding_share
+from perf.padding import MARGIN, _merged_share, choose_edges, choose_padding, padding_share
 from perf.sim import Arrivals, BatcherConfig, Machine, ServiceModel, simulate
 from perf.sim.lanes import simulate_lanes
 from tooling.errors import UsageError
@@ -50,6 +50,12 @@ def test_the_choice_is_the_simplest_of_the_best(service: ServiceModel, concurren
     assert order == ["none", *["buckets"] * 8, "merged", *["models"] * 3]
     assert [len(way.edges) for way in choice.ways] == [0, *range(1, 9), 0, 2, 3, 4]
     assert f"→ {choice.chosen.label}" in choice.text()
+
+
+def test_the_merged_batch_is_padded_to_its_longest() -> None:
+    lengths = np.array([1, 3, 2, 2, 8])
+    assert _merged_share(lengths, {1: 1, 2: 2}) == pytest.approx(1 - (1 + 3 + 2 + 2 + 8) / (1 + 6 + 16))
+    assert _merged_share(lengths, {1: 20}) == 0.0
 
 
 def test_texts_of_one_length_need_no_padding() -> None:
