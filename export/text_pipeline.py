@@ -95,7 +95,7 @@ def write_text_pipeline(
     check_model_name(name)
     plan = _plan(model_dir, name, options)
     for path in (plan.entry, *(plan.sibling(step) for step in plan.others)):
-        _guard(path, force)
+        require_free(path, force)
     with console.progress(f"text pipeline {name}", total=2) as progress:
         error = check_padding(
             model_dir, plan.edges or (plan.max_tokens,), plan.max_tokens, plan.settings["pad_token"], console
@@ -228,8 +228,8 @@ def _model_config(model_dir: Path, signature: ModelSignature) -> ModelConfig:
     return build_config(signature, model_dir.name, Knobs(max_batch_size=MAX_BATCH_SIZE))
 
 
-def _guard(directory: Path, force: bool) -> None:
-    """Refuse to replace a directory that is no part of a pipeline, and one with an edited config unless forced."""
+def require_free(directory: Path, force: bool) -> None:
+    """Raise UsageError for a directory that is no part of a pipeline, and for an edited config unless forced."""
     if not directory.exists():
         return
     path = config_path(directory)

@@ -105,7 +105,7 @@ def export(
         return
     EngineAsk(None, False, max_batch_size, (), builder, parse_settings(engine), print_command).refuse_unused()
     ask = TextAsk(padding, buckets, texts, curve, concurrency, max_tokens, invalid_utf8)
-    entry = ask.entry_name(source, name) if pipeline else ask.refuse_unused(name)
+    entry = ask.entry_name(source, repository, name, force=force) if pipeline else ask.refuse_unused(name)
     named = f"{entry}_model" if pipeline else entry
     result = export_model(source, repository, named, options, force=force, console=console)
     data = {

@@ -51,10 +51,14 @@ class TextAsk:
                 raise UsageError("belongs to a text pipeline", where=option, hint="add `--pipeline text`")
         return name
 
-    def entry_name(self, source: str, name: str | None) -> str:
-        """The name that takes texts: the one given, else the source's. Raises UsageError for options that disagree."""
+    def entry_name(self, source: str, repository: Path, name: str | None, *, force: bool) -> str:
+        """The name that takes texts: the one given, else the source's.
+
+        Raises UsageError for options that disagree and for a name that is taken: better now than after an export.
+        """
         from export.quiet import quiet
         from export.source import open_source
+        from export.text_pipeline import require_free
         from tooling.repository import check_model_name
 
         ways = self.way()
@@ -67,6 +71,8 @@ class TextAsk:
                 got=f"--padding {ways}",
                 expected="buckets or models",
             )
+        if self.concurrency and ways != "auto":
+            raise UsageError("clients matter to `--padding auto` only", where="--concurrency", got=f"--padding {ways}")
         edges = counts("--buckets", self.buckets)
         if len(edges) > _MOST_EDGES:
             raise UsageError("too many lengths", where="--buckets", got=len(edges), expected=f"at most {_MOST_EDGES}")
@@ -74,6 +80,7 @@ class TextAsk:
             with quiet(Console(quiet=True)):
                 name = open_source(source).name
         check_model_name(name)
+        require_free(repository / name, force)
         return name
 
     def way(self) -> Padding:

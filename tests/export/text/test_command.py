@@ -51,12 +51,20 @@ def test_buckets_come_from_real_texts(export: Run, tmp_path: Path) -> None:
         (["--pipeline", "text", "--padding", "auto"], "there is no service curve to decide with"),
         (["--pipeline", "text", "--max-tokens", "65"], "texts would be longer than the model takes"),
         (["--pipeline", "text", "--name", "a b"], "not a usable model name"),
+        (["--pipeline", "text", "--concurrency", "4"], "clients matter to `--padding auto` only"),
     ],
 )
 def test_wrong_options(export: Run, options: list[str], message: str) -> None:
     done = export(*options)
     assert (done.code, done.out) == (2, "")
     assert message in done.err
+
+
+def test_a_name_that_is_taken_is_told_before_anything_is_exported(export: Run, tmp_path: Path) -> None:
+    assert export("--name", "m_model").code == 0
+    done = export("--pipeline", "text", "--name", "m_model")
+    assert done.code == 2 and "another model has the name" in done.err
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["m_model"]
 
 
 @pytest.mark.parametrize(("content", "message"), [(b"\n \n", "no texts"), (b"good\ncaf\xe9\n", ":2: not UTF-8")])
