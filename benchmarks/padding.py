@@ -1,17 +1,20 @@
 """Every way to serve texts of mixed lengths, measured: free, one maximum, buckets, merged batches, a model for each.
 
     python benchmarks/padding.py prepare DIR           export MiniLM, measure its service curve (2 instances × 1 thread)
-    python benchmarks/padding.py measure DIR [--seconds 20]      one round of all ways, in turn; may be repeated
+    python benchmarks/padding.py measure DIR [--seconds 6] [--rounds 5]    all ways in turn; may be repeated
     python benchmarks/padding.py report DIR            the table, what the tool chooses, and its share of the best
 
-Eight clients send real sentences and paragraphs made of them (6 to 256 tokens). Rounds alternate their order. Other
-programs' share of the cores is shown, as throughput says as much about a busy host as about the way.
+Eight clients send real sentences and paragraphs made of them (up to 256 tokens). Rounds alternate their order.
+Requests a second say as much about a busy host as about the way, so they are also given for each second of a core that
+server and clients got: on a host with nothing else to do, that times its cores is what a way can serve.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -103,36 +106,48 @@ def options(choice: Choice, limit: int) -> dict[str, TextOptions]:
     }
 
 
-def measure(directory: Path, seconds: float) -> None:
+def measure(directory: Path, seconds: float, rounds: int) -> None:
     repository, runs = directory / "repository", directory / "runs.jsonl"
     model = repository / "encoder_model"
     ways = options(choose(directory), read_manifest(model).max_tokens)
     for name, way in ways.items():
         if not (repository / name).exists():
             write_text_pipeline(model, name, way, console=Console())
-    number = len(runs.read_text().splitlines()) // len(ways) if runs.exists() else 0
-    requests = {
-        name: [encode(name, {"text": {"content": [t], "shape": [1, 1]}}, {"text": "TYPE_STRING"}) for t in texts()]
-        for name in ways
-    }
     with EmbeddedServer(repository, find_runtime(), ServerOptions(strict_config=True)) as server:
         for name in sorted(server.models(), key=lambda name: name in ways):  # what others need goes first
             server.load(name)
-        for name in ways if number % 2 == 0 else reversed(ways):
-            closed_loop(server.http_url, requests[name], clients=CLIENTS, seconds=1)
-            foreign = ForeignLoad(server.pid)
-            seen = closed_loop(server.http_url, requests[name], clients=CLIENTS, seconds=seconds)
-            run = {
-                "way": name,
-                "round": number,
-                "edges": ways[name].edges,
-                "span_s": seen.span_ns / 1e9,
-                "latency_ms": (seen.latency_ns / 1e6).round(2).tolist(),
-                "foreign_cores": foreign.cores(0.0),
-            }
-            with runs.open("a") as file:
-                file.write(json.dumps(run) + "\n")
-            print(f"{NAMES[name]}: {len(seen.sent_ns) / run['span_s']:.1f} requests/s", flush=True)
+        for number in range(rounds):
+            for name in ways if number % 2 == 0 else reversed(ways):
+                run = {"way": name, "edges": ways[name].edges, **run_once(server, name, seconds)}
+                with runs.open("a") as file:
+                    file.write(json.dumps(run) + "\n")
+                print(f"{NAMES[name]}: {run['requests'] / run['span_s']:.1f} requests/s", flush=True)
+
+
+def run_once(server: EmbeddedServer, name: str, seconds: float) -> dict[str, Any]:
+    requests = [encode(name, {"text": {"content": [t], "shape": [1, 1]}}, {"text": "TYPE_STRING"}) for t in texts()]
+    closed_loop(server.http_url, requests, clients=CLIENTS, seconds=0.5)
+    foreign = ForeignLoad(server.pid)
+    before_s = cpu_s(server.pid)
+    seen = closed_loop(server.http_url, requests, clients=CLIENTS, seconds=seconds)
+    own_s = cpu_s(server.pid) - before_s
+    return {
+        "requests": len(seen.sent_ns),
+        "span_s": seen.span_ns / 1e9,
+        "latency_ms": (seen.latency_ns / 1e6).round(2).tolist(),
+        "cpu_s": own_s,
+        "foreign_cores": foreign.cores(0.0),
+    }
+
+
+def cpu_s(server_pid: int) -> float:
+    """CPU seconds of the server's processes and of this one, the clients."""
+    pids, ticks = [server_pid], 0
+    for pid in pids:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            pids += map(int, (task / "children").read_text().split())
+        ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK") + time.process_time()
 
 
 def report(directory: Path) -> None:
@@ -140,47 +155,53 @@ def report(directory: Path) -> None:
     choice, lengths = choose(directory), lengths_of(model)
     runs = [json.loads(line) for line in (directory / "runs.jsonl").read_text().splitlines()]
     found: dict[str, list[Any]] = {name: [run for run in runs if run["way"] == name] for name in NAMES}
-    rates = {
-        name: [len(run["latency_ms"]) / run["span_s"] for run in of_way] for name, of_way in found.items() if of_way
+    found = {name: of_way for name, of_way in found.items() if of_way}
+    rates = {name: [run["requests"] / run["span_s"] for run in of_way] for name, of_way in found.items()}
+    per_core = {
+        name: sum(run["requests"] for run in of_way) / sum(run["cpu_s"] for run in of_way)
+        for name, of_way in found.items()
     }
     predicted = {"free": best(choice, "none"), **{way: best(choice, way) for way in ("buckets", "models", "merged")}}
     rows = []
     for name, each in rates.items():
         latency = np.concatenate([run["latency_ms"] for run in found[name]])
         edges = found[name][0]["edges"]
-        share = padding_share(lengths, edges) if edges else predicted[name].padding_share
-        guess = f"{predicted[name].throughput_rps:.0f}" if name in predicted else ""
-        rates_text = f"{np.median(each):.1f} [{min(each):.1f}–{max(each):.1f}]"
-        others = max(run["foreign_cores"] or 0 for run in found[name])
-        cells = [
-            NAMES[name],
-            " ".join(map(str, edges)),
-            f"{share:.0%}",
-            rates_text,
-            f"{np.percentile(latency, 50):.0f}",
-        ]
-        rows.append([*cells, f"{np.percentile(latency, 99):.0f}", guess, f"{others:.1f}"])
-    header = ["", "buckets", "padding", "requests/s", "p50 ms", "p99 ms", "predicted/s", "others' cores"]
-    names = {"none": "free"}
-    chosen = names.get(choice.chosen.padding, choice.chosen.padding)
-    share = np.median(rates[chosen]) / max(np.median(each) for each in rates.values())
-    facts = {**host_facts(), "clients": CLIENTS, "instances": SETTING.instances, "threads": SETTING.threads}
+        rows.append(
+            [
+                NAMES[name],
+                " ".join(map(str, edges)),
+                f"{padding_share(lengths, edges) if edges else predicted[name].padding_share:.0%}",
+                f"{np.median(each):.1f} [{min(each):.1f}–{max(each):.1f}]",
+                f"{per_core[name]:.1f}",
+                f"{np.percentile(latency, 50):.0f}",
+                f"{np.percentile(latency, 99):.0f}",
+                f"{predicted[name].throughput_rps:.0f}" if name in predicted else "",
+            ]
+        )
+    header = ["", "buckets", "padding", "requests/s", "per core s", "p50 ms", "p99 ms", "predicted/s"]
     print(table(header, rows))
+    chosen = choice.chosen.padding.replace("none", "free")
+    others = np.mean([run["foreign_cores"] for run in runs])
+    facts = {**host_facts(), "clients": CLIENTS, "instances": SETTING.instances, "threads": SETTING.threads}
     print(f"\n{len(lengths)} texts, {min(lengths)}–{max(lengths)} tokens, mean {np.mean(lengths):.0f}; {facts}")
-    print(f"the tool chooses: {choice.chosen.label}: {share:.2f} × the best measured")
+    print(f"{len(runs) // len(found)} rounds; other programs used {others:.1f} cores")
+    share, core_share = (np.median(rates[chosen]) / max(map(np.median, rates.values())), per_core[chosen])
+    print(f"the tool chooses {choice.chosen.label}: {share:.2f} × the best of them in requests/s,", end=" ")
+    print(f"{core_share / max(per_core.values()):.2f} × per second of a core")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", choices=["prepare", "measure", "report"])
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--seconds", type=float, default=6)
+    parser.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args()
     asked.directory.mkdir(parents=True, exist_ok=True)
     if asked.step == "prepare":
         prepare(asked.directory)
     elif asked.step == "measure":
-        measure(asked.directory, asked.seconds)
+        measure(asked.directory, asked.seconds, asked.rounds)
     else:
         report(asked.directory)
 
