@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "clients"
 TEXTS: Final = ("How do I reset my password?", "She moved to the coast.")
+_NUMPY: Final = {"INT64": "int64", "INT32": "int32", "FP32": "float32", "FP16": "float16", "BOOL": "bool_"}
 _FILES: Final = {
     "client_http.py": "client_python.py.j2",
     "client_grpc.py": "client_python.py.j2",
@@ -39,37 +40,55 @@ def write_clients(model_dir: Path, config: ModelConfig) -> None:
 
 
 def client_texts(config: ModelConfig, tokenizer_dir: Path) -> dict[str, str]:
-    """The clients by file name. They send texts, or the token ids that the tokenizer makes of the same texts."""
-    rows = min(len(TEXTS), max(config.max_batch_size, 1))
-    tensors = _tensors(config, tokenizer_dir, rows)
+    """The clients by file name. They send texts, or the token ids that the tokenizer makes of them, or zeros.
+
+    There is none for a model with other free axes, such as a decoder's cache, and none of curl for large tensors.
+    """
+    tensors = _tensors(config, tokenizer_dir)
     facts = {
         "name": config.name,
         "takes_texts": any(tensor["datatype"] == "BYTES" for tensor in tensors),
+        "takes_tokens": any("data" in tensor for tensor in tensors),
+        "numpy": _NUMPY,
         "inputs": tensors,
         "outputs": [output.name for output in config.output],
-        "texts": TEXTS[:rows],
+        "texts": TEXTS[: tensors[0]["shape"][0]] if tensors else (),
         "body": json.dumps({"inputs": tensors}, ensure_ascii=False),
     }
+    whole = all("data" in tensor for tensor in tensors)
     return {
         file: environment().get_template(template).render(**facts, transport=Path(file).stem.rpartition("_")[2])
         for file, template in _FILES.items()
+        if tensors and (whole or not file.endswith(".sh"))
     }
 
 
-def _tensors(config: ModelConfig, tokenizer_dir: Path, rows: int) -> list[dict[str, Any]]:
-    """Inputs as the HTTP protocol writes them, `data` as nested rows."""
-    if [tensor.data_type for tensor in config.input] == [pb().DataType.Value("TYPE_STRING")]:
-        (text,) = config.input
+def _tensors(config: ModelConfig, tokenizer_dir: Path) -> list[dict[str, Any]]:
+    """Inputs as the HTTP protocol writes them, `data` as nested rows; without it zeros. Empty: no values are known."""
+    rows = min(len(TEXTS), max(config.max_batch_size, 1))
+    specs = [_spec(tensor, config.max_batch_size > 0) for tensor in config.input]
+    if [spec.data_type for spec in specs] == ["TYPE_STRING"]:
         data: list[Any] = [[sentence] for sentence in TEXTS[:rows]]
-        return [{"name": text.name, "datatype": "BYTES", "shape": [rows, 1], "data": data}]
-    tokens = _tokens(tokenizer_dir, rows)
-    shape = [rows, len(tokens[0])]
+        return [{"name": specs[0].name, "datatype": "BYTES", "shape": [rows, 1], "data": data}]
+    strange = (-1 in spec.dims[1:] and (len(spec.dims) != 2 or role(spec) == "values") for spec in specs)
+    if any(strange) or any(spec.data_type.removeprefix("TYPE_") not in _NUMPY for spec in specs):
+        return []
+    of_tokens = any(-1 in spec.dims[1:] for spec in specs)
+    tokens = _tokens(tokenizer_dir, rows) if of_tokens else []
     found = []
-    for tensor in config.input:
-        kind = pb().DataType.Name(tensor.data_type)
-        data = _values(role(TensorSpec(tensor.name, kind, (-1, *tensor.dims))), tokens)
-        found.append({"name": tensor.name, "datatype": kind.removeprefix("TYPE_"), "shape": shape, "data": data})
+    for spec in specs:
+        tensor: dict[str, Any] = {"name": spec.name, "datatype": spec.data_type.removeprefix("TYPE_")}
+        if -1 in spec.dims[1:]:
+            tensor |= {"shape": [rows, len(tokens[0])], "data": _values(role(spec), tokens)}
+        else:
+            tensor["shape"] = [rows, *spec.dims[1:]]
+        found.append(tensor)
     return found
+
+
+def _spec(tensor: Any, batching: bool) -> TensorSpec:
+    dims = (-1, *tensor.dims) if batching else tuple(tensor.dims)
+    return TensorSpec(tensor.name, pb().DataType.Name(tensor.data_type), dims)
 
 
 def _values(meaning: str, tokens: list[list[int]]) -> list[list[int]]:

@@ -15,6 +15,7 @@ import pytest
 from export.clients import client_texts
 from export.padding_check import check_padding
 from export.text_pipeline import TextOptions, write_text_pipeline
+from tooling.config.render import parse
 from tooling.console import Console
 from tooling.errors import Refused, UsageError
 from tooling.releases import current_release
@@ -217,6 +218,17 @@ def test_strings_are_sent_one_in_a_row(repository: Path, run_cli: Run, tmp_path:
     sample = run_cli("gen-config", repository / "tiny", "--client-sample").out
     for client in (sample, (repository / "tiny" / "clients" / "client_http.py").read_text()):
         assert "[text" in client and "for text in TEXTS" in client and "dtype=np.object_" in client
+
+
+def test_clients_of_other_models_send_zeros_or_are_left_out(tmp_path: Path) -> None:
+    image = 'name: "m" max_batch_size: 1 input { name: "pixel_values" data_type: TYPE_FP32 dims: [3, 4, 4] }'
+    texts = client_texts(parse(image, "image"), tmp_path)
+    assert sorted(texts) == ["client_async.py", "client_grpc.py", "client_http.py"]
+    for text in texts.values():
+        assert '"pixel_values": ("FP32", np.zeros([1, 3, 4, 4], dtype=np.float32))' in text
+        compile(text, "client", "exec")
+    cache = 'name: "m" max_batch_size: 1 input { name: "past" data_type: TYPE_FP32 dims: [2, -1, 8] }'
+    assert client_texts(parse(cache, "decoder"), tmp_path) == {}
 
 
 def test_the_image_has_the_packages_of_the_runtime() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tooling.repository import read_config
 from tooling.server import EmbeddedServer
 
 pytestmark = pytest.mark.live
@@ -98,24 +99,45 @@ def test_a_bad_request_fails_alone(
             assert np.abs(answer - own[number]).max() <= 1e-5
 
 
-def test_bytes_that_are_no_utf8_can_be_refused(
+def test_what_only_the_model_refuses_and_what_is_no_utf8_fails_alone_too(
     embed: Embed, texts: Sequence[bytes], server: EmbeddedServer, text_repository: Path
 ) -> None:
-    """With `invalid_utf8: reject`, again alone; neighbours are answered."""
+    """A step that is told of a larger vocabulary lets the bad id through; the merged call then fails as a whole."""
     file = text_repository / "merged" / "1" / "text.json"
     before = file.read_text()
     embed("merged", [b"warm"])
-    file.write_text(json.dumps({**json.loads(before), "invalid_utf8": "reject"}))
+    file.write_text(json.dumps({**json.loads(before), "invalid_utf8": "reject", "vocabulary": 40_000}))
+    bad = {1: b"caf\xe9", 6: b"far <beyond> it"}
     try:
         server.load("merged")
-        with ThreadPoolExecutor(16) as pool:
-            asked = [_raw([1, 1], [b"caf\xe9" if number % 4 == 1 else texts[number]]) for number in range(16)]
+        asked = [_raw([1, 1], [bad.get(number % 8, texts[number])]) for number in range(32)]
+        with ThreadPoolExecutor(32) as pool:
             answers = list(pool.map(lambda one: _post(server, "merged", *one), asked))
     finally:
         file.write_text(before)
         server.load("merged")
-    assert [status for status, _ in answers] == [400 if number % 4 == 1 else 200 for number in range(16)]
+    assert [status == 200 for status, _ in answers] == [number % 8 not in bad for number in range(32)]
     assert "the text is not UTF-8: unexpected end of data at byte 3" in answers[1][1]
+    assert "indices element out of data bounds, idx=30522" in answers[6][1]
+
+
+@pytest.mark.long
+def test_a_broken_length_prefix_fails_alone_in_a_step_that_does_not_batch(
+    embed: Embed, texts: Sequence[bytes], server: EmbeddedServer, text_repository: Path
+) -> None:
+    """Triton's own check lets it pass, and its Python backend then fails a whole batch."""
+    embed("bucketed", [b"warm"])
+    batching, config = (read_config(text_repository / "bucketed_tokenizer") for _ in range(2))
+    config.ClearField("dynamic_batching")
+    shape, data = _raw([1, 1], [b"abc"])
+    asked = [(shape, data[:-1]) if number % 8 == 4 else _raw([1, 1], [texts[number]]) for number in range(64)]
+    try:
+        server.load("bucketed_tokenizer", config)
+        with ThreadPoolExecutor(64) as pool:
+            answers = list(pool.map(lambda one: _post(server, "bucketed", *one), asked))
+    finally:
+        server.load("bucketed_tokenizer", batching)
+    assert [status for status, _ in answers] == [400 if number % 8 == 4 else 200 for number in range(64)]
 
 
 def _raw(shape: list[int], elements: Sequence[bytes]) -> tuple[list[int], bytes]:
