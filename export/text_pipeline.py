@@ -224,6 +224,11 @@ def _model_config(model_dir: Path, signature: ModelSignature) -> ModelConfig:
     if config_path(model_dir).is_file():
         config = read_config(model_dir)
         config.name = config.name or model_dir.name
+        if config.max_batch_size > 0 and not (config.input and config.output):  # Triton completes it from the file
+            tensors = build_config(signature, config.name, read(config))
+            for kind in ("input", "output"):
+                config.ClearField(kind)
+                getattr(config, kind).MergeFrom(getattr(tensors, kind))
         return config
     return build_config(signature, model_dir.name, Knobs(max_batch_size=MAX_BATCH_SIZE))
 
@@ -324,9 +329,11 @@ def _write_step(plan: _Plan, config: ModelConfig) -> None:
 
 def _write_bucket(plan: _Plan, name: str, edge: int) -> None:
     """A model of its own for one length: the same weights, as a link where the disk allows, and fixed shapes."""
-    config = build_config(plan.signature, name, read(plan.config))
-    config.ClearField("instance_group")
-    config.instance_group.add(count=read(plan.config).instance_count or 1)
+    config = type(plan.config)()
+    config.CopyFrom(plan.config)
+    config.name = name
+    if not config.instance_group:
+        config.instance_group.add(count=1)
     for tensor in config.input:
         tensor.dims[:] = [edge]
     with staging(plan.sibling(name)) as staged, writing(plan.sibling(name)):

@@ -100,6 +100,20 @@ def test_a_model_for_each_bucket_has_its_own_queue_and_fixed_shapes(repository: 
     assert settings["models"] == ["tiny_model_16", "tiny_model_64"]
 
 
+def test_a_model_for_each_bucket_keeps_what_the_models_config_says(repository: Path) -> None:
+    (repository / "tiny_model" / "config.pbtxt").write_text(
+        "max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 900 } instance_group { count: 3 }\n"
+        'parameters { key: "intra_op_thread_count" value { string_value: "1" } } backend: "onnxruntime"'
+    )
+    write(repository, "models", (16,))
+    config = read_config(repository / "tiny_model_16")
+    assert (config.name, config.max_batch_size, config.instance_group[0].count) == ("tiny_model_16", 4, 3)
+    assert config.dynamic_batching.max_queue_delay_microseconds == 900
+    assert config.parameters["intra_op_thread_count"].string_value == "1"
+    assert [list(tensor.dims) for tensor in config.input] == [[16]] * 3
+    assert [tensor.name for tensor in read_config(repository / "tiny").output] == ["last_hidden_state", "token_count"]
+
+
 def test_another_padding_replaces_the_pipeline_and_names_what_it_leaves(repository: Path) -> None:
     write(repository, "models", (16,))
     merged = write(repository, "merged")
