@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from export.quiet import quiet
 from export.source import first_line, missing_library
-from export.verify import open_session
+from export.verify import LIMITS, open_session
 from tooling.console import Console
 from tooling.errors import Refused, UsageError
 from tooling.repository import locate_model
@@ -25,13 +25,17 @@ _NUMPY: Final = {"tensor(int64)": "int64", "tensor(int32)": "int32"}
 _LONGEST: Final = 512  # tokens of the longest padded run: it shows as much as longer ones, in seconds
 
 
-def check_padding(model_dir: Path, edges: Sequence[int], max_tokens: int, pad_token: int, console: Console) -> float:
+def check_padding(
+    model_dir: Path, edges: Sequence[int], max_tokens: int, pad_token: int, precision: str, console: Console
+) -> float:
     """The largest share by which padding to one of `edges` changes an element of an output, of its largest one or 1.
 
     Each text runs alone, then all that fit together in one batch, padded with `pad_token` to each edge and to
-    `max_tokens`. Raises Refused when a change exceeds 1e-5 or the model fails on a length that it is said to take,
-    MissingError without onnxruntime or tokenizers, UsageError for files that cannot be loaded.
+    `max_tokens`. Raises Refused when a change exceeds 1e-5, or what the export allows a lower precision, and when the
+    model fails on a length that it is said to take; MissingError without onnxruntime or tokenizers, UsageError for
+    files that cannot be loaded.
     """
+    limit = TOLERANCE if precision == "fp32" else LIMITS[precision].error
     with quiet(console):
         model = _Model(locate_model(model_dir / "1").file, pad_token)
         encodings = _encode(model_dir / "tokenizer" / "tokenizer.json", max_tokens)
@@ -41,7 +45,7 @@ def check_padding(model_dir: Path, edges: Sequence[int], max_tokens: int, pad_to
             fitting = [(e, answers) for e, answers in alone if len(e.ids) <= length]
             padded = model.run([e for e, _ in fitting], length) if fitting else {}
             for where, change in _changes(fitting, padded):
-                _require(change, where, length, model_dir)
+                _require(change, limit, where, length, model_dir)
                 worst = max(worst, change)
     return worst
 
@@ -115,13 +119,13 @@ def _changes(fitting: Sequence[tuple[Any, Answers]], padded: Answers) -> Iterato
             yield f"output `{name}` of a text of {len(encoding.ids)} tokens", float(np.nan_to_num(change, nan=np.inf))
 
 
-def _require(change: float, where: str, length: int, model_dir: Path) -> None:
-    if change <= TOLERANCE:
+def _require(change: float, limit: float, where: str, length: int, model_dir: Path) -> None:
+    if change <= limit:
         return
     raise Refused(
         "answers depend on their padding, so the model must not be served with padded batches; nothing was written",
         where=model_dir,
         got=f"a change of {change:.3g} in {where} padded to {length}",
-        expected=f"at most {TOLERANCE:g}",
+        expected=f"at most {limit:g}",
         hint="the graph ignores its attention_mask somewhere: export it again from the source with `tritune export`",
     )

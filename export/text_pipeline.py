@@ -98,7 +98,12 @@ def write_text_pipeline(
         require_free(path, force)
     with console.progress(f"text pipeline {name}", total=2) as progress:
         error = check_padding(
-            model_dir, plan.edges or (plan.max_tokens,), plan.max_tokens, plan.settings["pad_token"], console
+            model_dir,
+            plan.edges or (plan.max_tokens,),
+            plan.max_tokens,
+            plan.settings["pad_token"],
+            plan.precision,
+            console,
         )
         progress.step(f"padding checked, it changes an output by {error:.1e} at most")
         stale = _served_by(plan.entry) - {path.name for path in plan.models()}
@@ -127,6 +132,7 @@ class _Plan:
     max_tokens: int
     edges: tuple[int, ...]
     settings: dict[str, int]
+    precision: str
 
     @property
     def entry(self) -> Path:
@@ -174,7 +180,9 @@ def _plan(model_dir: Path, name: str, options: TextOptions) -> _Plan:
     edges: tuple[int, ...] = ()
     if options.padding in ("buckets", "models"):
         edges = tuple(sorted({min(edge, most) for edge in options.edges} | {most}))
-    return _Plan(name, model_dir, signature, config, options, most, edges, _token_settings(model_dir))
+    return _Plan(
+        name, model_dir, signature, config, options, most, edges, _token_settings(model_dir), manifest.precision
+    )
 
 
 def _check_inputs(model_dir: Path, signature: ModelSignature) -> None:

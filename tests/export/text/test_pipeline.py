@@ -190,7 +190,7 @@ def test_a_limit_that_the_model_does_not_have_is_found_out(repository: Path) -> 
 
 
 def test_minilm_answers_do_not_depend_on_padding(exported: Path) -> None:
-    assert 0 < check_padding(exported / "encoder_model", (16, 128), 256, 0, SILENT) <= 1e-5
+    assert 0 < check_padding(exported / "encoder_model", (16, 128), 256, 0, "fp32", SILENT) <= 1e-5
 
 
 def test_a_model_with_other_inputs_or_without_batches_is_refused(repository: Path) -> None:
