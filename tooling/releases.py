@@ -71,6 +71,17 @@ def release_named(tag: str) -> Release:
     return known[tag]
 
 
+def least_driver(release: Release) -> int | None:
+    """The oldest NVIDIA driver branch that runs this release's image, by CUDA's minor-version compatibility.
+
+    Data-centre GPUs may run it on some older branches through NVIDIA's forward-compatibility package. None: not known.
+    """
+    return _LEAST_DRIVER.get((release.cuda or "").partition(".")[0])
+
+
+_LEAST_DRIVER = {"12": 525, "13": 580}  # CUDA Toolkit release notes: 525.60.13, 580.65.06
+
+
 def fields_since() -> Mapping[str, str]:
     """First release that knows a field of the configuration, by `Message.field`; all others are older."""
     return dict(_facts()["fields"])

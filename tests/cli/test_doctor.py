@@ -52,13 +52,25 @@ def test_a_missing_export_library_is_named(run_cli, monkeypatch: pytest.MonkeyPa
     assert by_name(result)["export"]["detail"] == "not installed: torch"
 
 
-def test_a_gpu_is_shown_as_nvidia_smi_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("driver", "state", "detail"),
+    [
+        ("560.35.03", "ok", "560.35.03"),
+        ("525.60.13", "ok", "525.60.13"),
+        ("470.199", "wrong", "tritonserver:24.10 needs a newer driver than 470: 525 (CUDA 12.6.2)"),
+    ],
+)
+def test_a_gpu_and_its_driver(
+    driver: str, state: str, detail: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771 MiB'\n")
+    tool.write_text(f"#!/bin/sh\ncase $1 in *driver*) echo {driver};; *) echo 'NVIDIA H200, 143771 MiB';; esac\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    (gpu,) = capabilities._gpu()
+    gpu, found = capabilities._gpu()
     assert (gpu.state, gpu.detail) == ("ok", "NVIDIA H200, 143771 MiB")
+    assert (found.state, found.detail) == (state, detail)
+    assert (found.fix is None) == (state == "ok")
 
 
 def test_an_absent_package_has_no_version() -> None:

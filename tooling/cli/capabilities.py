@@ -168,9 +168,24 @@ def _first_line(command: list[str]) -> str | None:
 
 def _gpu() -> list[Capability]:
     found = _first_line(["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"])
-    if found:
-        return [Capability("GPU", "ok", found)]
-    return [Capability("GPU", "missing", "nvidia-smi lists none; everything runs on the CPU", None)]
+    if not found:
+        return [Capability("GPU", "missing", "nvidia-smi lists none; everything runs on the CPU", None)]
+    return [Capability("GPU", "ok", found), *_driver()]
+
+
+def _driver() -> list[Capability]:
+    """Whether the driver can run the images of the tested release."""
+    from tooling.releases import current_release, least_driver
+
+    driver = _first_line(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]) or ""
+    release = current_release()
+    least = least_driver(release)
+    branch = driver.partition(".")[0]
+    if least is None or not branch.isdecimal() or int(branch) >= least:
+        return [Capability("GPU driver", "ok", driver)] if driver else []
+    image = f"tritonserver:{release.tag} needs a newer driver than {branch}: {least} (CUDA {release.cuda})"
+    fix = f"install NVIDIA driver {least} or newer, or its forward-compatibility package on a data-centre GPU"
+    return [Capability("GPU driver", "wrong", image, fix)]
 
 
 def _docker() -> list[Capability]:
