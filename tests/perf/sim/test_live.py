@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,9 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from perf.analyzer import find_perf_analyzer
 from perf.client import Exchange, closed_loop, encode, open_loop
+from perf.profile import compute_by_rows
 from perf.sim import Arrivals, BatcherConfig, Machine, Prediction, QueuePolicy, ServiceModel, Stage, run, simulate
 from perf.sim.scenario import TIMER_LATENESS_US
+from perf.workload import Workload
 from tooling.runtime import Runtime
 from tooling.server import EmbeddedServer, ServerOptions
 
@@ -105,7 +109,9 @@ POISSON = (
     sleeper("large", 80, 4, max_batch_size=16),
     sleeper("three", 120, 8, max_batch_size=4, instance_count=3),
 )
+DEALT = sleeper("dealt", 20, 2, (4, 8, 12), max_batch_size=8, instance_count=2)
 _SURPRISES = (
+    DEALT,
     sleeper("no-delay", 3, max_batch_size=8, instance_count=2),
     sleeper("delay", 3, max_batch_size=8, instance_count=2, max_queue_delay_us=3_000),
     sleeper("one-length", 20, 1, max_batch_size=8, max_queue_delay_us=30_000),
@@ -244,6 +250,36 @@ def both(live: Live, *models: Sleeper, clients: int) -> tuple[list[Seen], list[P
     for one, other in zip(seen, predicted, strict=True):
         assert other.throughput_rps == pytest.approx(one.throughput_rps, rel=0.25)
     return seen, predicted
+
+
+def test_clients_in_step_share_batches(live: Live, runtime: Runtime, tmp_path: Path) -> None:
+    """perf_analyzer deals the lengths out to its clients, so two that are in step keep sending equal ones.
+
+    Which of them start in step is chance: some runs make hardly a batch, so several are made.
+    """
+    workload = Workload(concurrency=6, lengths=DEALT.lengths)
+    steps = [{"x": {"content": [0.0] * length, "shape": [length]}} for length in workload.cycle]
+    (tmp_path / "steps.json").write_text(json.dumps({"data": steps}), encoding="utf-8")
+    analyzer, where = find_perf_analyzer(runtime), (live.server.grpc_url, workload, tmp_path / "steps.json")
+
+    def mean_batch() -> float:
+        before = compute_by_rows(live.server, DEALT.name)
+        assert analyzer.measure(DEALT.name, *where, raw_dir=tmp_path / "raw", window_ms=1_000).ok
+        after = compute_by_rows(live.server, DEALT.name)
+        seen = {rows: count - before.get(rows, (0, 0))[0] for rows, (count, _) in after.items()}
+        return sum(rows * count for rows, count in seen.items()) / sum(seen.values())
+
+    def predicted(arrivals: Arrivals) -> list[float]:
+        return [predict(DEALT, arrivals, added_ms=1.5, seed=seed).mean_batch or 0 for seed in range(20)]
+
+    dealt, in_turn = predicted(Arrivals.of(workload, 500)), predicted(Arrivals.closed(6, 500, lengths=workload.cycle))
+    assert max(in_turn) < 1.1 < np.mean(dealt)
+    for _ in range(5):
+        seen = mean_batch()
+        assert 0.85 * min(dealt) < seen < 1.15 * max(dealt)
+        if seen > 1.2:
+            break
+    assert seen > 1.2
 
 
 def test_a_queue_policy_stalls(live: Live) -> None:
