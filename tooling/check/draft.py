@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
+from tooling.check.core import POLL, TENSORS
 from tooling.check.finding import Finding
 from tooling.check.model import Model
-from tooling.check.registry import of_the_text
+from tooling.check.rules import (
+    dynamic,
+    features,
+    instances,
+    onnx_options,
+    platform,
+    python_model,
+    state,
+    tensorrt_options,
+    tensors,
+    text,
+    versions,
+)
 from tooling.check.target import Target
 from tooling.check.text import ConfigText
 from tooling.pbtxt.cursor import LIMIT
+
+# They ask the text alone, and files that stand beside the versions.
+_CHECKS: Final[tuple[Callable[[Model], Iterable[Finding]], ...]] = (
+    text.text,
+    *POLL,
+    *TENSORS,
+    platform.backend,
+    instances.instance_groups,
+    *(onnx_options.parameters, onnx_options.accelerators, python_model.parameters, tensorrt_options.options),
+    *(versions.labels, state.states),
+    *(dynamic.batching_advice, features.tags, tensors.duplicates),
+)
 
 
 def judge(source: bytes, path: Path, directory: Path, target: Target) -> list[Finding]:
@@ -19,7 +46,7 @@ def judge(source: bytes, path: Path, directory: Path, target: Target) -> list[Fi
 
     The model file is left out of it: what the config must have in common with that is judged by whoever read it.
     """
-    text = ConfigText.of(str(path), path, source)
-    model = Model(directory, str(directory), replace(target, strict=True), text=text)
-    findings = (finding for check in of_the_text() for finding in check(model))
+    config = ConfigText.of(str(path), path, source)
+    model = Model(directory, str(directory), replace(target, strict=True), text=config)
+    findings = (finding for check in _CHECKS for finding in check(model))
     return list(islice((finding for finding in findings if finding.rule.holds_for(target.release.tag)), LIMIT))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
-from typing import Final, TypeAlias
+from typing import Final
 
 from tooling.check.completion import leaves_out
-from tooling.check.finding import Finding, Rule
+from tooling.check.core import POLL, TENSORS, Check
+from tooling.check.finding import Rule
 from tooling.check.model import Model
 from tooling.check.rules import (
     advice,
@@ -47,8 +48,6 @@ from tooling.check.rules import (
 )
 from tooling.errors import UsageError, suggest
 
-Check: TypeAlias = Callable[[Model], Iterator[Finding]]
-
 MODULES: Final = (
     *(
         text,
@@ -86,15 +85,6 @@ MODULES: Final = (
     ),
     *(advice, requests, comments, served),
 )
-_POLL: Final[tuple[Check, ...]] = (
-    platform.agents,
-    platform.platform,
-    dynamic.dynamic_batching,
-    sequence.sequence_batching,
-    ensemble.ensemble,
-    features.features,
-)
-_TENSORS: Final[tuple[Check, ...]] = (tensors.tensors, batch_io.batch_io)
 _DEPENDENCY: Final[tuple[Check, ...]] = (graph.dependencies, graph_tensors.tensors)
 _BACKEND: Final[tuple[Check, ...]] = (
     python_model.names,
@@ -139,28 +129,20 @@ def checks_of(model: Model) -> tuple[Check, ...]:
     completing = not strict and leaves_out(model.config)
     files: tuple[Check, ...] = (*_FILES, onnx_model.completion)
     return (
-        *_POLL,
-        *(_TENSORS if strict else ()),
+        *POLL,
+        *(TENSORS if strict else ()),
         platform.directory_name,
         *_DEPENDENCY,
         versions.versions,
         *_BACKEND,
         *(files if completing else ()),
-        *(() if strict else _TENSORS),
+        *(() if strict else TENSORS),
         versions.labels,
         versions.batching_library,
         *(() if completing else files),
         *_MODEL,
         *_ADVICE,
     )
-
-
-def of_the_text() -> tuple[Callable[[Model], Iterable[Finding]], ...]:
-    """The checks that ask the config alone, and files that stand beside the versions."""
-    files = (versions.labels, state.states)
-    settings = (instances.instance_groups, onnx_options.parameters, onnx_options.accelerators, python_model.parameters)
-    advice_ = (dynamic.batching_advice, features.tags, tensors.duplicates)
-    return (text.text, *_POLL, *_TENSORS, platform.backend, *settings, *files, *advice_)
 
 
 @cache
