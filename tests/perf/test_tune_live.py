@@ -115,6 +115,7 @@ def wait_for(study: Path, runs: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_interrupted_killed_and_resumed(model: Path, start: Any, run_cli: Any, tmp_path: Path) -> None:
     study, report = tmp_path / "study", tmp_path / "report.html"
     argv = [model, "--study", study, "--concurrency", 4, "--instances", "1,2", "--threads", 1, "--delay", 0]
@@ -169,6 +170,7 @@ def test_server_that_dies_is_an_external_error_and_the_study_goes_on(model: Path
         assert all(json.loads(line) for line in file)
 
 
+@pytest.mark.long
 def test_unmet_limit_shows_the_table_and_exits_1(model: Path, run_cli: Any, tmp_path: Path) -> None:
     argv = ["--direct", "--max-p99", "1us", "--instances", 1, "--threads", 1, "--delay", 0, "--budget", "1s"]
     unmet = run_cli("tune", model, *argv, "--study", tmp_path / "study", "--apply")

@@ -41,6 +41,7 @@ def _python(directory: Path, minor: int, libpython: str | None) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_pip_that_fails_is_an_external_error_and_leaves_no_runtime(
     root: Path, no_network: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -89,7 +89,7 @@ MISSED = Stage(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(
     [MISSED],
     Arrivals.closed(5, 56, lengths=[1, 2], priorities=[3, 1, 0, 4], timeouts_us=[200]),
