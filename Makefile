@@ -29,13 +29,14 @@ quickstart: setup ## Export MiniLM, serve it on a real Triton, tune it with perf
 	@$(BIN)/tritune quickstart
 
 test: setup ## Run the test suite, live tests against the real server included (10 minutes at most)
-	$(BIN)/pytest -q -m 'not long and not matrix'
+	$(BIN)/pytest -q -n 2 --dist loadfile -m 'not live and not long and not matrix'
+	$(BIN)/pytest -q -m 'live and not long and not matrix'
 
 test-long: setup ## Run the tests that are too slow for `make test`
 	$(BIN)/pytest -q -m long
 
 test-fast: $(STAMP) ## Run the tests that need no server
-	$(BIN)/pytest -q -m 'not live and not long and not matrix and not gpu'
+	$(BIN)/pytest -q -n 2 --dist loadfile -m 'not live and not long and not matrix and not gpu'
 
 matrix: setup ## Export, check and serve every architecture of tests/export/zoo.yaml (about 10 minutes)
 	$(BIN)/pytest -q tests/export/test_matrix.py
