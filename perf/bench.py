@@ -232,6 +232,7 @@ class Bench:
         for _ in range(_MOST_CLOCK_STEPS):
             offset_s = time.time() - time.monotonic()
             target.scatter()
+            asking = _Asking(target, name)
             point = self._analyzer.measure(
                 name,
                 target.url,
@@ -242,8 +243,10 @@ class Bench:
                 transport=Transport(target.protocol),
                 server_pid=target.pid,
                 batching=self._subject.base.config.max_batch_size > 0,
-                statistics=lambda: target.stats(name),
+                statistics=asking.statistics,
             )
+            if asking.found_dead:
+                raise asking.found_dead
             target.check(name)
             if abs(time.time() - time.monotonic() - offset_s) < _CLOCK_STEP_S:
                 return point
@@ -280,6 +283,21 @@ class Bench:
             enough_s = max(_REQUESTS_PER_WINDOW / point.throughput_rps, _LATENCIES_PER_WINDOW * point.avg_us / 1e6)
             self.window_ms = min(max(self.window_ms, math.ceil(1000 * enough_s)), _LONGEST_WINDOW_MS)
         self._keep({"record": "window", "window_ms": self.window_ms})
+
+
+class _Asking:
+    """Questions to the target about one model; how it was found dead is told to the first question only, so kept."""
+
+    def __init__(self, target: Target, name: str) -> None:
+        self._target, self._name = target, name
+        self.found_dead: ExternalError | None = None
+
+    def statistics(self) -> dict[str, Any]:
+        try:
+            return self._target.stats(self._name)
+        except ExternalError as error:
+            self.found_dead = self.found_dead or error
+            raise
 
 
 def _key(record: Record) -> tuple[Any, ...]:

@@ -22,21 +22,21 @@ def fitted(workload: Workload, config: ModelConfig) -> Workload:
     if most and largest > most:
         raise UsageError(
             f"batch {largest} > max_batch_size {most}",
-            where=f"{config.name}, workload `batch`",
+            where="workload, `batch`",
             got=largest,
             expected=f"at most {most}",
         )
     if most and largest > 1 and len(set(workload.batch)) > 1:
         raise UsageError(
             "one run of perf_analyzer sends requests of one size",
-            where=f"{config.name}, workload `batch`",
+            where="workload, `batch`",
             got=", ".join(map(str, sorted(set(workload.batch)))),
             expected="one size, as the model has a max_batch_size above 0",
         )
     if most and largest > 1 and len(set(workload.lengths)) > 1:
         raise UsageError(
             "perf_analyzer stacks only rows of equal length into a request",
-            where=f"{config.name}, workload",
+            where="workload",
             got=f"batch {largest}, lengths {min(workload.lengths)}–{max(workload.lengths)}",
             expected="one length, as the client pads its rows to the longest",
         )

@@ -1,0 +1,48 @@
+"""Whether a workload fits a configuration."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from perf.preflight import cautions, fitted
+from perf.workload import Workload
+from tooling.config.render import parse
+from tooling.errors import UsageError
+
+BATCHING = "max_batch_size: 8 dynamic_batching { } instance_group { count: 2 kind: KIND_CPU }"
+
+
+@pytest.mark.parametrize(
+    ("workload", "what"),
+    [
+        ({"batch": 16}, "batch 16 > max_batch_size 8 (got 16; expected at most 8)"),
+        ({"batch": {1: 1, 4: 1}}, "one run of perf_analyzer sends requests of one size (got 1, 4"),
+        ({"batch": 4, "lengths": (3, 9)}, "stacks only rows of equal length into a request (got batch 4, lengths 3–9"),
+    ],
+)
+def test_requests_that_cannot_be_sent(workload, what):
+    with pytest.raises(UsageError, match=re.escape(what)):
+        fitted(Workload(concurrency=1, **workload), parse(BATCHING, "config.pbtxt"))
+
+
+def test_without_batching_requests_have_their_own_rows():
+    mixed = Workload(concurrency=1, batch={1: 1, 4: 1}, lengths=(3, 9))
+    assert fitted(mixed, parse("max_batch_size: 0", "config.pbtxt")) == mixed
+
+
+def test_a_decoupled_model_gets_a_stream():
+    config = parse("model_transaction_policy { decoupled: true }", "config.pbtxt")
+    assert fitted(Workload(concurrency=1), config).streams == 1
+    assert fitted(Workload(concurrency=1, streams=3), config).streams == 3
+
+
+def test_what_a_measurement_will_not_show_is_told():
+    config = parse(BATCHING, "config.pbtxt")
+    [told] = cautions(Workload(concurrency=4), config)
+    assert told.startswith("highest concurrency 4 < max_batch_size x instances (16): batches cannot fill")
+    assert list(cautions(Workload(concurrency=4, batch=4), config)) == []
+    assert list(cautions(Workload(request_rate=4), config)) == []
+    config.response_cache.enable = True
+    assert ["the response cache is on" in told for told in cautions(Workload(request_rate=4), config)] == [True]
