@@ -242,6 +242,8 @@ def table(directory: Path) -> None:
             text, *found = row(knobs, load, runs, [predict(run, curves[run["curve"]], config) for run in runs])
             print(text)
             near.append(found)
+    if not near:
+        raise SystemExit(f"{directory} holds no point yet")
     both = sum(all(found) for found in near)
     rates, p99s = (sum(column) for column in zip(*near, strict=True))
     print(f"\nof {len(near)} points: throughput within 10 % in {rates}, p99 within 20 % in {p99s}, both in {both}")
