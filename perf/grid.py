@@ -42,6 +42,10 @@ class Grid:
     delays_us: tuple[int, ...] = ()
     max_batch_sizes: tuple[int, ...] = ()
 
+    def overridden(self, other: Grid) -> Grid:
+        """This grid with the values of `other` where it has some."""
+        return replace(self, **{name: values for name, values in asdict(other).items() if values})
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -180,6 +180,7 @@ def test_unmet_limit_shows_the_table_and_exits_1(model: Path, run_cli: Any, tmp_
     assert not (model / "configs").exists()
 
 
+@pytest.mark.long
 def test_guided_by_the_simulator_it_measures_few_points(model: Path, run_cli: Any, tmp_path: Path) -> None:
     study, report = tmp_path / "study", tmp_path / "report.html"
     argv = ["--study", study, "--concurrency", 4, "--instances", "1,2", "--threads", 1, "--budget", "12s"]

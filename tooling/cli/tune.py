@@ -13,6 +13,7 @@ from tooling.console import Console
 from tooling.errors import UsageError
 
 if TYPE_CHECKING:
+    from perf.model_analyzer import Asked
     from perf.result import TuneResult
     from perf.search import Budget
     from perf.slo import Slo
@@ -41,8 +42,8 @@ def tune(
     max_p99: str = typer.Option("", metavar="TIME", help="A setting must keep this p99, like 50ms."),
     instances: str = typer.Option("", metavar="N,…", help="Instance counts to try. Default: from the cores."),
     threads: str = typer.Option("", metavar="N,…", help="Threads per instance to try. Default: from the cores."),
-    delay: str = typer.Option("", metavar="TIME,…", help="Queue delays to try, like 0,2ms."),
-    max_batch_size: str = typer.Option("", metavar="N,…", help="Largest batches to try. Default: as configured."),
+    delay: str = typer.Option("", metavar="TIME,…", help="Queue delays to try, like 0,2ms. Default: up to 50ms."),
+    max_batch_size: str = typer.Option("", metavar="N,…", help="Largest batches to try. Default: 1 to 64."),
     slo: str = typer.Option(
         "", metavar="TERMS", help="Limits and goal, like `p99<50ms,throughput` (docs/measuring.md)."
     ),
@@ -56,6 +57,9 @@ def tune(
         None, min=0, metavar="P", help="Of such a server: say what a million requests cost."
     ),
     owner: str = typer.Option("", metavar="NAME", help="Who stands by the decision [the user's login name]."),
+    from_model_analyzer: Path | None = typer.Option(
+        None, metavar="YAML", help="Values to try, traffic and demands from a Model Analyzer file, unless given here."
+    ),
     direct: bool = typer.Option(False, "--direct", help="Search by measurement alone, without the simulator."),
     study: Path | None = typer.Option(None, help="Directory of the study; resumed if it is there."),
     tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),
@@ -76,13 +80,20 @@ def tune(
     console = console_of(context)
     if input_data and lengths:
         raise UsageError("--input-data and --lengths exclude each other", hint="the requests have their lengths")
+    grid = grid_of(instances, threads, delay, max_batch_size)
+    if from_model_analyzer:
+        asked = _asked(from_model_analyzer, model, console)
+        grid = asked.grid.overridden(grid)
+        if asked.workload and not (concurrency or request_rate or workload):
+            concurrency, request_rate = asked.workload.concurrency, asked.workload.request_rate
+        slo = slo or ("" if objective or max_p99 else ",".join(asked.words))
     traffic = workload_of(concurrency, request_rate, counts("--lengths", lengths), seed, file=workload)
     wanted = _slo(slo, objective, max_p99, by_rate=traffic.mode == "request_rate")
     request = TuneRequest(
         model,
         traffic,
         wanted,
-        grid_of(instances, threads, delay, max_batch_size),
+        grid,
         budget=_budget(budget, wanted),
         study_dir=study,
         tokenizer_dir=tokenizer,
@@ -95,6 +106,15 @@ def tune(
     console.result({**result.to_dict(), **files}, f"{result.text()}\n\n{paths(files)}")
     if not result.met:
         raise typer.Exit(1)
+
+
+def _asked(file: Path, model: Path, console: Console) -> Asked:
+    from perf.model_analyzer import read_model_analyzer
+
+    asked = read_model_analyzer(file, model.absolute().name)
+    if asked.unused:
+        console.info(f"not used from {file}: {', '.join(asked.unused)}")
+    return asked
 
 
 def _slo(words: str, objective: str | None, max_p99: str, *, by_rate: bool) -> Slo:
