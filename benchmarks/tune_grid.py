@@ -108,13 +108,14 @@ class Machine:
         self._data = write_input_data(
             scratch / "input.json", read_onnx(model_dir / "1/model.onnx"), self._workload, tokenizer
         )
-        self._model_dir, self._scratch = model_dir, scratch
+        self._model_dir, self._scratch, self._names = model_dir, scratch, set[str]()
         self._server = stack.enter_context(EmbeddedServer(model_dir.parent, find_runtime()))
         self._analyzer = find_perf_analyzer(find_runtime())
 
     def load(self, knobs: Knobs, name: str) -> None:
-        if name not in self._server.models():
+        if name not in self._names:
             self._server.alias(name, self._model_dir)
+            self._names.add(name)
         config = apply(knobs, self.config)
         config.name = name
         self._server.load(name, config)
