@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ _MASKED: Final = -65504.0
 _TINY: Final = 1e-6
 EMBEDDINGS: Final = "embeddings"
 SCORES: Final = "scores"
+_SMALL_MODEL: Final = 50_000_000  # weights
 _TEXT_EMBEDS: Final = "text_embeds"
 
 
@@ -194,7 +196,7 @@ class Reference:
         """For each row its outputs; of those with a token axis only the real tokens."""
         import torch
 
-        with torch.no_grad():
+        with torch.no_grad(), _threads_for(self._model.module):
             named = {name: torch.from_numpy(batch[name]) for name in self._model.inputs}
             answers = tuple(self._model(named).values())
             real = [
@@ -208,6 +210,20 @@ class Reference:
         for step in self._plan.steps:
             values = [_alone_step(step, values[0], self._model.layers)]
         return {name: value[0].float().numpy() for name, value in zip(self._names, values, strict=True)}
+
+
+@contextmanager
+def _threads_for(module: Any) -> Iterator[None]:
+    """One thread for a small model: a row is done before more would pay, and on a busy machine they wait spinning."""
+    import torch
+
+    usual = torch.get_num_threads()
+    if sum(weight.numel() for weight in module.parameters()) < _SMALL_MODEL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
 
 
 def _alone_step(step: Step, values: Any, layers: Mapping[Dense, Any]) -> Any:

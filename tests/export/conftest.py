@@ -48,7 +48,7 @@ def write_model(directory: Path, kind: str = "bert") -> Path:
         model = _small(ZOO[kind])
         with torch.no_grad():
             for weight in model.parameters():
-                noise = torch.randn_like(weight) * DEVIATION
+                noise = torch.randn_like(weight) * ZOO[kind].get("deviation", DEVIATION)
                 weight.copy_(noise if weight.dim() > 1 else weight + noise)
             for table in (layer for layer in model.modules() if isinstance(layer, torch.nn.Embedding)):
                 if table.padding_idx is not None:

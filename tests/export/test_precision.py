@@ -146,7 +146,7 @@ def test_overflow_in_half_precision_is_refused_and_nothing_published(source: Pat
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("precision", "optimize", "cosine", "megabytes"),
-    [("fp32", True, 0.99999, 91), ("fp16", False, 0.9999, 46), ("int8", False, 0.97, 60)],
+    [("fp32", True, 0.99999, 91), ("fp16", False, 0.9999, 46), ("int8", False, 0.96, 60)],
 )
 def test_minilm(
     precision: Any, optimize: bool, cosine: float, megabytes: float, minilm_dir: Path, tmp_path: Path
