@@ -73,7 +73,9 @@ def findings(
     sweep, checks, refits = found.sweep, found.checks, found.refits
     wanted = wanted or Wanted()
     baselines = tuple(_baselines(sweep))
-    shown = {"chosen": chosen, **{one["name"]: candidate for candidate, one in baselines}}
+    shown = {one["name"]: candidate for candidate, one in baselines}
+    if chosen.changed:
+        shown = {"chosen": chosen, **shown}
     lengths = sweep.lengths
     return Findings(
         simulated=len(sweep.expected) + 1,
