@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -243,6 +244,9 @@ def _from_export(
     path = Path(point.raw_dir) / _EXPORT
     if not path.is_file():
         return point
+    if os.statvfs(path.parent).f_bavail == 0:  # then perf_analyzer has cut its files off without a word
+        with writing(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     per_request = point.responses_per_request
     requests = read_profile_export(path)
     if per_request is not None and requests.responses.mean() > per_request + 0.5:

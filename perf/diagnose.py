@@ -231,7 +231,6 @@ class _Sample:
             transport=Transport(self._target.protocol),
             batching=self._question.base.config.max_batch_size > 0,
             server_pid=self._target.pid,
-            statistics=lambda: self._target.stats(self.name),
         )
         self._target.check(self.name)
         return point

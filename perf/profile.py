@@ -131,9 +131,9 @@ def profile(
         return _profile_on(server, plan, request, console, embedded_facts())
 
 
-def profile_on(server: EmbeddedServer, request: ProfileRequest, console: Console) -> ServiceCurve:
-    """The same on a server that runs already; it is left with the last setting loaded."""
-    return _profile_on(server, _plan(request), request, console, embedded_facts())
+def profile_on(server: Server, request: ProfileRequest, console: Console, facts: dict[str, Any]) -> ServiceCurve:
+    """The same on a server that is entered already; it is left with the last setting loaded."""
+    return _profile_on(server, _plan(request), request, console, facts)
 
 
 def _profile_on(

@@ -25,13 +25,13 @@ from perf.result import DIRECT, TuneResult
 from perf.search import Search
 from perf.study import Study, resumable
 from perf.sweep import Sweep, requests_to_play
-from perf.target import EmbeddedTarget, Variant
+from perf.target import EmbeddedTarget, RunningTarget, Variant
 from perf.trial import Trial, choose
 from perf.tune_request import Plan, TuneRequest, plan_of, tokenizer_of
 from tooling.config.knobs import apply, read
 from tooling.config.render import render
 from tooling.errors import Problem, Refused, UsageError
-from tooling.repository import usable_cores, write_atomic
+from tooling.repository import locate_model, usable_cores, write_atomic
 
 if TYPE_CHECKING:
     from perf.analyzer import PerfAnalyzer
@@ -60,15 +60,24 @@ class _Found:
     guided: Guided | None = None
 
 
-def tune(request: TuneRequest, *, runtime: Runtime, analyzer: PerfAnalyzer, console: Console) -> TuneResult:
-    """Measure the curve, search on it, measure the best against the current config on one embedded server, and choose.
+def tune(
+    request: TuneRequest,
+    *,
+    runtime: Runtime,
+    analyzer: PerfAnalyzer,
+    console: Console,
+    running: RunningTarget | None = None,
+) -> TuneResult:
+    """Measure the curve, search on it, measure the best against the current config on one server, and choose.
+
+    The server is an embedded one, or the `running` one that serves the same model.
 
     Everything measured goes to the study; the same request resumes it and measures nothing twice. Raises UsageError
     for a request or a model that cannot be tuned, Refused when the current config cannot keep up with the asked rate
     or Triton refuses it, ExternalError when the server or perf_analyzer fails.
     """
-    plan = plan_of(request, analyzer, console)
-    target = EmbeddedTarget(plan.model_dir.parent, runtime)
+    target = running or EmbeddedTarget(_repository(request), runtime)
+    plan = plan_of(request, analyzer, console, target.facts())
     with Study(plan.study_dir, plan.header, session()) as study:
         kept = sum(record["record"] == "measurement" for record in study.records)
         console.info(f"study {study.directory}{f': {kept} runs are there already' if kept else ''}")
@@ -90,6 +99,11 @@ def tune(request: TuneRequest, *, runtime: Runtime, analyzer: PerfAnalyzer, cons
         if record not in study.records:
             study.append(record)
     return result
+
+
+def _repository(request: TuneRequest) -> Path:
+    found = locate_model(request.model_dir, "onnxruntime").model_dir
+    return found.parent if found else request.model_dir.absolute().parent
 
 
 class _Variants:
@@ -157,7 +171,7 @@ def _search(
     request: TuneRequest,
     plan: Plan,
     variants: _Variants,
-    target: EmbeddedTarget,
+    target: EmbeddedTarget | RunningTarget,
     bench: Bench,
     search: Search,
     console: Console,
@@ -167,7 +181,8 @@ def _search(
     if request.direct:
         return _Found(DIRECT, *search.run(plan.default, plan.tries))
     try:
-        curve = bench.curve(lambda: profile_on(target.server, _curve_request(request, plan), console))
+        server = target.server if isinstance(target, EmbeddedTarget) else target
+        curve = bench.curve(lambda: profile_on(server, _curve_request(request, plan), console, target.facts()))
         problem = _misfit(curve)
         sweep = Sweep(
             plan.config, read(plan.config), curve, plan.workload, request.slo, plan.wide, requests=requests_to_play()

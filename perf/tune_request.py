@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perf.findings import Wanted
 from perf.grid import Candidate, Grid, candidates, current, wide
@@ -17,7 +18,6 @@ from perf.provenance import conditions, sha256
 from perf.search import Budget
 from perf.slo import Slo
 from perf.study import Record, study_dir
-from perf.target import embedded_facts
 from perf.workload import Workload
 from tooling.config.changes import knob_problems
 from tooling.config.knobs import read
@@ -77,8 +77,11 @@ class Plan:
     study_dir: Path
 
 
-def plan_of(request: TuneRequest, analyzer: PerfAnalyzer, console: Console) -> Plan:
-    """Everything that a request fixes. Raises UsageError for a request or a model that cannot be tuned."""
+def plan_of(request: TuneRequest, analyzer: PerfAnalyzer, console: Console, server: Mapping[str, Any]) -> Plan:
+    """Everything that a request fixes, on a server of these facts.
+
+    Raises UsageError for a request or a model that cannot be tuned.
+    """
     source = locate_model(request.model_dir, "onnxruntime")
     if source.model_dir is None:
         raise UsageError("not a model directory", where=request.model_dir, expected="REPO/NAME with 1/model.onnx in it")
@@ -113,7 +116,7 @@ def plan_of(request: TuneRequest, analyzer: PerfAnalyzer, console: Console) -> P
     }
     header: Record = {
         **question,
-        **conditions(f"{analyzer.version} ({analyzer.source})", embedded_facts()),
+        **conditions(f"{analyzer.version} ({analyzer.source})", server),
         "model": {"name": source.name, "sha256": sha256(source.file), "config_sha256": _config_digest(config)},
     }
     place = request.study_dir or study_dir(request.studies, source.name, question, header, console)

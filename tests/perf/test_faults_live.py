@@ -177,7 +177,7 @@ def test_disk_full(model: Path, start: Any, tmp_path: Path) -> None:
     argv = (model, "delay=1ms", "--study", disk / "study", "--concurrency", 2)
     run = start(*argv, wrapped=("unshare", "-rm", "sh", "-c", script, "sh", str(disk), str(kept)))
     code, out, err = run.ended()
-    assert (code, out) == (2, "")
+    assert (code, out) == (2, ""), err
     assert "cannot be written (got No space left on device" in err
     lines = [json.loads(line) for line in kept.read_text().splitlines()]
     assert lines[0]["record"] == "header"

@@ -189,6 +189,37 @@ def models(server: EmbeddedServer) -> list[str]:
     return RunningServer(server.http_url).models()
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["--direct", "--no-progress"])
+def test_a_tuning_gives_the_server_back(
+    running: EmbeddedServer, repository: Path, run_cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    before = running.model_config("double")
+    argv = [
+        "tune",
+        repository / "double",
+        "--url",
+        running.http_url,
+        "--instances",
+        1,
+        "--threads",
+        1,
+        "--delay",
+        "0,1ms",
+    ]
+    only = run_cli(*argv)
+    assert (only.code, only.out) == (2, "")
+    assert "a running server is only measured as it is, so no other settings can be tried" in only.err
+    study = tmp_path / "study"
+    tuned = run_cli(*argv, "--allow-reconfigure", "--budget", "1s", "--study", study, how)
+    assert tuned.code == 0, tuned.err
+    assert running.model_config("double") == before
+    header = json.loads((study / "study.jsonl").read_text().splitlines()[0])
+    assert header["server"]["url"] == running.http_url
+    assert not list((tmp_path / "state").rglob("*.json"))
+
+
 def test_no_server_no_model_no_address(running: EmbeddedServer) -> None:
     with pytest.raises(MissingError, match="no Triton server answers here"):
         RunningTarget("127.0.0.1:1", "double")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from perf.result import TuneResult
     from perf.search import Budget
     from perf.slo import Slo
+    from perf.target import RunningTarget
     from perf.tune_request import TuneRequest
 
 _Metric = Literal["throughput", "avg", "p50", "p90", "p95", "p99"]
@@ -69,6 +70,10 @@ def tune(
     seed: int = typer.Option(0, help="Fixes the contents of the requests."),
     apply: bool = typer.Option(False, "--apply", help="Write the chosen setting to configs/HARDWARE.pbtxt."),
     report: Path | None = typer.Option(None, metavar="FILE", help="Write an HTML report."),
+    url: str = typer.Option("", metavar="HOST:PORT", help="On a Triton that runs already, by its HTTP address."),
+    allow_reconfigure: bool = typer.Option(
+        False, "--allow-reconfigure", help="Load the settings there; its own configuration comes back at the end."
+    ),
 ) -> None:
     """Find a setting that is surely better than the current config, or say that there is none.
 
@@ -102,7 +107,8 @@ def tune(
         input_data=input_data,
         wanted=Wanted(for_rate, price_per_hour),
     )
-    result, files = run(request, console, apply=apply, report=report, owner=owner)
+    running = _running(url, model, reconfigure=allow_reconfigure) if url else None
+    result, files = run(request, console, apply=apply, report=report, owner=owner, running=running)
     console.result({**result.to_dict(), **files}, f"{result.text()}\n\n{paths(files)}")
     if not result.met:
         raise typer.Exit(1)
@@ -143,7 +149,13 @@ def _budget(text: str, slo: Slo) -> Budget:
 
 
 def run(
-    request: TuneRequest, console: Console, *, apply: bool, report: Path | None, owner: str = ""
+    request: TuneRequest,
+    console: Console,
+    *,
+    apply: bool,
+    report: Path | None,
+    owner: str = "",
+    running: RunningTarget | None = None,
 ) -> tuple[TuneResult, dict[str, str | None]]:
     """Tune, write the config and the report where asked; the paths of `study`, `config`, `decision` and `report`."""
     from perf.analyzer import find_perf_analyzer
@@ -159,13 +171,26 @@ def run(
     if apply:
         require_ours(config_path(request.model_dir, hardware))
     runtime = find_runtime()
-    result = tune(request, runtime=runtime, analyzer=find_perf_analyzer(runtime), console=console)
+    result = tune(request, runtime=runtime, analyzer=find_perf_analyzer(runtime), console=console, running=running)
     record = write_decision(result, hardware, owner or _login())
     written = write_tuned_config(result, request.model_dir, hardware) if apply and result.met else None
     if report:
         write_report(result.study, report)
     files = {"config": written, "study": result.study, "decision": record, "report": report}
     return result, {name: str(path.absolute()) if path else None for name, path in files.items()}
+
+
+def _running(url: str, model: Path, *, reconfigure: bool) -> RunningTarget:
+    """The model of this directory on a running server that takes other configurations."""
+    from perf.target import RunningTarget
+
+    if not reconfigure:
+        raise UsageError(
+            "a running server is only measured as it is, so no other settings can be tried",
+            where=url,
+            hint="allow it with --allow-reconfigure, or measure with `tritune bottleneck --url`",
+        )
+    return RunningTarget(url, model.absolute().name, reconfigure=True)
 
 
 def _login() -> str:
