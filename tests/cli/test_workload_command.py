@@ -74,3 +74,19 @@ def test_a_workload_file_excludes_the_options_for_it(run_cli, tmp_path, command,
     done = run_cli(command, tmp_path, "--workload", tmp_path / "w.yaml", *option)
     assert done.code == 2
     assert f"--workload and {option[0]} exclude each other" in done.err
+
+
+@pytest.mark.live
+def test_requests_of_one_s_own_are_checked_before_a_server_starts(run_cli, tmp_path, minilm_repository):
+    (tmp_path / "in.json").write_text('{"data": [1]}')
+    done = run_cli("tune", minilm_repository / "minilm", "--input-data", tmp_path / "in.json")
+    assert (done.code, done.out) == (2, "")
+    assert "in.json: `data` is not a list of steps" in done.err
+
+
+@pytest.mark.live
+def test_rows_beyond_the_model_s_are_refused_before_a_server_starts(run_cli, tmp_path, minilm_repository):
+    (tmp_path / "w.yaml").write_text("concurrency: 2\nbatch: 4096\nlengths: 5\n")
+    done = run_cli("tune", minilm_repository / "minilm", "--workload", tmp_path / "w.yaml")
+    assert (done.code, done.out) == (2, "")
+    assert "batch 4096 > max_batch_size" in done.err
