@@ -49,6 +49,10 @@ def test_a_plan_with_its_sidecar(place, run_cli):
     assert "Triton 24.10 has" not in result.err
     assert "Triton 26.08 has 11" in run_cli("gen-config", model, "--release", "26.08").err
     assert run_cli("gen-config", model, "--max-batch-size", 64).code == 2
+    longer = {"ids": {"min": [1, 1], "opt": [8, 64], "max": [16, 512]}}
+    place("repo/enc/1/model.plan.json", json.dumps({**SIDECAR, "profiles": [*SIDECAR["profiles"], longer]}))
+    chosen = config_of(run_cli("gen-config", model, "--profile", 1, "--stdout", "--json"))
+    assert (chosen.max_batch_size, list(chosen.instance_group[0].profile)) == (16, ["1"])
 
 
 def test_vllm(place, run_cli):

@@ -33,6 +33,7 @@ class Ask:
     release: str | None = None
     warmup: tuple[str, ...] = ()
     tokenizer: Path | None = None
+    profiles: tuple[int, ...] = ()
 
     def triton(self) -> Release:
         from tooling.releases import default_release, release_named
@@ -152,16 +153,24 @@ def _config(source: Source, ask: Ask, edited: Present | None, console: Console) 
         return change_config(base, name, source.signature, ask.changes, folder=folder)
     assert source.signature is not None  # without a config there is a model
     asked = ask.changes.max_batch_size
-    batch = _default_batch(source.signature, console) if asked is None else asked
+    batch = _default_batch(source.signature, ask.profiles, console) if asked is None else asked
     knobs = Knobs(max_batch_size=batch, dynamic_batching=batch > 1)
     return build_config(source.signature, name, knobs, file=source.file, changes=ask.changes, folder=folder)
 
 
-def _default_batch(signature: ModelSignature, console: Console) -> int:
-    """The largest batch where nobody says it: what the model says, else 8, else 0 where it cannot batch."""
+def _default_batch(signature: ModelSignature, profiles: tuple[int, ...], console: Console) -> int:
+    """The largest batch where nobody says it: what the model says, else 8, else 0 where it cannot batch.
+
+    Of a plan it is what the chosen `profiles` take, by default all.
+    """
+    from tooling.signature.tensorrt_plan import largest_batch
+
     if signature.backend == "openvino":
         console.info("no batching (max_batch_size 0): OpenVINO compiles a model for one batch size")
         return 0
+    chosen = tuple(profile for number, profile in enumerate(signature.profiles) if number in profiles)
+    if signature.can_batch and chosen:
+        return largest_batch(chosen)
     if signature.can_batch:
         return _DEFAULT_BATCH if signature.max_batch_size is None else signature.max_batch_size
     if signature.unbatchable:

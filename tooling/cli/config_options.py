@@ -43,7 +43,7 @@ def of_instances(gpus: Sequence[str], profiles: Sequence[str], resources: Sequen
     if gpus:
         found.append(f"instance_group[0].gpus={list(numbers('--gpus', gpus, 'GPUs, like 0,1', least=0))}")
     if profiles:
-        names = [str(number) for number in numbers("--profile", profiles, "profiles, like 0,1", least=0)]
+        names = [str(number) for number in profile_numbers(profiles)]
         found.append(f"instance_group[0].profile={names}")
     if resources:
         entries = [
@@ -52,6 +52,11 @@ def of_instances(gpus: Sequence[str], profiles: Sequence[str], resources: Sequen
         ]
         found.append(f"instance_group[0].rate_limiter.resources=[{', '.join(entries)}]")
     return found
+
+
+def profile_numbers(words: Sequence[str]) -> tuple[int, ...]:
+    """The profiles of a plan that are asked for."""
+    return numbers("--profile", words, "profiles, like 0,1", least=0)
 
 
 def of_fed(

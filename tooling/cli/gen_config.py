@@ -122,7 +122,8 @@ def gen_config(
         *config_options.of_model(parameters, accelerators, versions, response_cache, decoupled),
         *assignments,
     ]
-    ask = Ask(_changes(settings, knobs, fields, fed), name, release, tuple(warmup), tokenizer)
+    used = config_options.profile_numbers(profiles)
+    ask = Ask(_changes(settings, knobs, fields, fed), name, release, tuple(warmup), tokenizer, used)
     if ensemble:
         source = from_models(_directory(model, "--ensemble"), ensemble)
     elif template:

@@ -54,5 +54,9 @@ def unknown(model: Model, rule: Rule, known: Collection[str]) -> Iterator[Findin
                 f"unknown parameter {key} for backend {model.config.backend}: it has no effect",
                 "parameters",
                 key,
-                hint=suggest(key, known) or suggest(key.upper(), known) or f"known are {', '.join(sorted(known))}",
+                hint=suggest(key, known) or suggest(key.upper(), known) or _listed(known),
             )
+
+
+def _listed(known: Collection[str]) -> str:
+    return f"known are {', '.join(sorted(known))}" if known else "this release reads none"
