@@ -125,7 +125,7 @@ def test_all_is_told_at_once(model, run_cli):
 
 def test_sequences_by_options(model, run_cli):
     """The control's tensor must be one of the model's; what belongs to another batcher is refused."""
-    argv = ["--sequence", "direct", "--control", "x=START"]
+    argv = ["--sequence", "direct"]
     result = run_cli("gen-config", model, *argv, "--max-queue-delay", "1ms")
     assert result.code == 2 and "--max-queue-delay is for dynamic batching" in result.err
     result = run_cli("gen-config", model, *argv, "--queue-size", 2)

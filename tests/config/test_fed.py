@@ -61,9 +61,8 @@ def test_a_ragged_batch():
         (TensorSpec("row", "TYPE_FP32", (-1,)), TensorSpec("ends", "TYPE_INT32", (-1, 1))),
         (TensorSpec("y", "TYPE_FP32", (-1, 2)),),
     )
-    fed = Fed(batch_inputs={"ends": ("ACCUMULATED_ELEMENT_COUNT", "row")})
-    changes = Changes(fed=fed, assignments=("input[row].allow_ragged_batch=true",))
-    config = build_config(signature, "m", Knobs(), changes=changes)
+    fed = Fed(batch_inputs={"ends": ("ACCUMULATED_ELEMENT_COUNT", "row")}, ragged=("row",))
+    config = build_config(signature, "m", Knobs(), changes=Changes(fed=fed))
     batch = config.batch_input[0]
     assert (batch.kind, batch.data_type) == (pb().BatchInput.BATCH_ACCUMULATED_ELEMENT_COUNT, pb().TYPE_INT32)
     assert (list(batch.target_name), list(batch.source_input)) == (["ends"], ["row"])
@@ -76,6 +75,8 @@ def test_a_ragged_batch():
     [
         (Fed(controls={"strat": "START"}), "--control strat=START: `strat` is no input of the model"),
         (Fed(controls={"h": "START"}), "`h` has a type that no control has (got TYPE_FP16; expected TYPE_INT32"),
+        (Fed(controls={"x": "START"}), "`x` must be one value for each request (got [-1, 4]; expected [-1, 1]"),
+        (Fed(ragged=("rows",)), "--ragged rows: `rows` is no input of the model"),
         (Fed(states={"h": "y_next", "g": "y"}), "`y_next` is no output of the model (expected y, h_next)"),
         (Fed(batch_inputs={"n": ("ELEMENT_COUNT", "x")}), "--batch-input n=ELEMENT_COUNT:x: `n` is no input"),
     ],

@@ -65,6 +65,7 @@ def of_fed(
     controls: Sequence[str],
     states: Sequence[str],
     batch_inputs: Sequence[str],
+    ragged: Sequence[str],
 ) -> Fed:
     """What sequences and batches feed to the model."""
     from tooling.config.fed import CONTROLS, Fed, batch_kinds
@@ -78,12 +79,8 @@ def of_fed(
         dict(_pairs("--control", controls, f"NAME={kinds}", kinds)),
         dict(_pairs("--state", states, "INPUT=OUTPUT, such as h_in=h_out", ".+")),
         {name: (kind, source) for name, (kind, _, source) in ((n, v.partition(":")) for n, v in sources)},
+        tuple(ragged),
     )
-
-
-def of_ragged(names: Sequence[str]) -> list[str]:
-    """Inputs whose requests are put one behind the other."""
-    return [f"input[{quoted(name)}].allow_ragged_batch=true" for name in names]
 
 
 def of_model(

@@ -108,7 +108,7 @@ def gen_config(
         "instance_kind": kind,
         "intra_op_threads": threads,
     }
-    fed = config_options.of_fed(sequence, iterative, controls, states, batch_inputs)
+    fed = config_options.of_fed(sequence, iterative, controls, states, batch_inputs, ragged)
     fields = [
         *config_options.of_queue(
             preserve_ordering,
@@ -118,7 +118,6 @@ def gen_config(
             batching=dynamic_batching is not False and not fed.sequences,
         ),
         *config_options.of_instances(gpus, profiles, resources),
-        *config_options.of_ragged(ragged),
         *config_options.of_model(parameters, accelerators, versions, response_cache, decoupled),
         *assignments,
     ]

@@ -120,7 +120,7 @@ def _ragged_problems(config: ModelConfig, signature: ModelSignature) -> Iterator
 
 
 def _coverage_problems(config: ModelConfig, signature: ModelSignature) -> Iterator[Problem]:
-    """Every tensor of the config is one of the model's, and every required one of the model's is fed."""
+    """Every tensor of the config is one of the model's, every required one is fed, and controls are single values."""
     batching = config.sequence_batching
     fed = {tensor.name: "input" for tensor in config.input}
     fed |= {entry.name: "sequence control" for entry in batching.control_input if entry.name}
@@ -134,6 +134,12 @@ def _coverage_problems(config: ModelConfig, signature: ModelSignature) -> Iterat
             if name not in known:
                 text = f"{source} `{name}` is no {what} of the model"
                 yield Problem(text, where, expected=_listed(known), hint=suggest(name, known))
+    single = (-1, 1) if config.max_batch_size > 0 else (1,)
+    for tensor in signature.inputs:
+        fits = len(tensor.dims) == len(single) and all(a in (-1, b) for a, b in zip(tensor.dims, single, strict=True))
+        if fed.get(tensor.name) == "sequence control" and not fits:
+            what = f"sequence control `{tensor.name}` must be one value for each request"
+            yield Problem(what, where, str(list(tensor.dims)), str(list(single)))
     for tensor in signature.required_inputs if config.input else ():
         if tensor.name not in fed:
             yield Problem(f"nothing feeds input `{tensor.name}` of the model", where, expected="an entry in `input`")

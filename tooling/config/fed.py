@@ -21,16 +21,20 @@ CONTROLS: Final = ("START", "READY", "END", _CORRID)
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """What is asked: input → kind of control, input state → output state, input → (kind, source) of a batch input."""
+    """What is asked: input → kind of control, input state → output state, input → (kind, source) of a batch input.
+
+    Requests of `ragged` inputs are put one behind the other.
+    """
 
     strategy: Strategy | None = None
     iterative: bool | None = None
     controls: Mapping[str, str] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
     batch_inputs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    ragged: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return self.sequences or bool(self.batch_inputs)
+        return self.sequences or bool(self.batch_inputs or self.ragged)
 
     @property
     def sequences(self) -> bool:
@@ -40,7 +44,7 @@ class Fed:
     def apply(self, config: ModelConfig) -> None:
         """Put it into `config`; what is there of the same name already stays. Raises UsageError with every fault."""
         problems: list[Problem] = []
-        for ask in (self._sequence, self._controls, self._states, self._batch_inputs):
+        for ask in (self._sequence, self._controls, self._states, self._batch_inputs, self._ragged):
             problems += ask(config)
         if problems:
             raise UsageError(problems=problems)
@@ -108,6 +112,12 @@ class Fed:
                     data_type=tensor.data_type,
                     source_input=[source],
                 )
+
+    def _ragged(self, config: ModelConfig) -> Iterator[Problem]:
+        for name in self.ragged:
+            tensor = yield from _tensor(config.input, name, f"--ragged {name}")
+            if tensor is not None:
+                tensor.allow_ragged_batch = True
 
 
 def _tensor(listed: Any, name: str, where: str, what: str = "input") -> Generator[Problem, None, Any]:
