@@ -137,3 +137,15 @@ def test_sequences_by_options(model, run_cli):
     text = (model / "config.pbtxt").read_text()
     assert "  oldest {\n  }\n  iterative_sequence: true\n" in text and "dynamic_batching" not in text
     assert '      name: "R"\n      count: 2\n' in text
+
+
+@pytest.mark.parametrize(
+    "field", ["instance_group { kind: 7 }", "input { name: 'x' data_type: 99 format: -1 dims: 3 }"]
+)
+def test_numbers_that_no_enum_has_are_no_bug(model, run_cli, field):
+    """Triton's parser reads them; what comes of them is the backend's affair."""
+    (model / "config.pbtxt").write_text(f'backend: "onnxruntime"\nmax_batch_size: 8\n{field}\n')
+    assert run_cli("check", model.parent).code in (0, 1)
+    result = run_cli("gen-config", model, "--queue-size", 2)
+    assert result.code == 2 and ": no value of this field (got " in result.err
+    assert run_cli("gen-config", model, "--client-sample", "--force").code == 0

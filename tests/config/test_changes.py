@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,8 @@ def test_the_shapes_of_the_model_follow_where_batching_goes_and_comes():
         ({"knobs": {"instance_count": 1}}, "several instance groups"),
         ({"knobs": {"max_queue_delay_us": 5}}, "max_queue_delay needs dynamic batching"),
         ({"knobs": {"max_batch_size": -1}}, "max_batch_size is out of range"),
+        ({"assignments": ("instance_group[0].kind=7",)}, "instance_group[0].kind: no value of this field (got 7)"),
+        ({"assignments": ("input[0].data_type=99",)}, "input[0].data_type: no value of this field (got 99)"),
         ({"settings": {"instance_groop": 1}, "origin": "f"}, "f: instance_groop: `ModelConfig` has no field"),
     ],
 )  # fmt: skip
@@ -139,5 +142,7 @@ def test_older_platforms_name_their_backend():
 
 def test_a_control_takes_the_place_of_its_input():
     control = "{ kind: CONTROL_SEQUENCE_START int32_false_true: [0, 1] }"
-    after = changed(assignments=(f"sequence_batching.control_input[0]={{ name: 'n' control {control} }}",))
+    asked = Changes(assignments=(f"sequence_batching.control_input[0]={{ name: 'n' control {control} }}",))
+    inputs = (SIGNATURE.inputs[0], TensorSpec("n", "TYPE_INT32", (-1, 1)))
+    after = change_config(parse(WRITTEN, "config"), "m", replace(SIGNATURE, inputs=inputs), asked)
     assert [t.name for t in after.input] == ["ids"]

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tooling.config.proto import ModelConfig, pb
+from tooling.config.proto import ModelConfig, enum_text, pb
 
 ENSEMBLE: Final = "ensemble"
 _IDLE_US: Final = 1_000_000
@@ -142,11 +142,10 @@ def instances(config: ModelConfig, gpus: int | None) -> list[Instances]:
     """The instance groups on a server with so many GPUs; an ensemble has none."""
     if config.HasField("ensemble_scheduling"):
         return []
-    names = pb().ModelInstanceGroup.Kind.Name
     groups = list(config.instance_group) or [pb().ModelInstanceGroup(name=config.name)]
     found = []
     for index, group in enumerate(groups):
-        kind: str | None = names(group.kind)
+        kind: str | None = enum_text(pb().ModelInstanceGroup.Kind, group.kind)
         if kind == "KIND_AUTO":
             kind = _resolved(group.gpus, gpus)
         count = group.count

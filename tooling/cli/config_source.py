@@ -69,13 +69,15 @@ def _config_alone(model: Path) -> ModelConfig | None:
 
 
 def _readable_config(model_dir: Path) -> ModelConfig | None:
-    """The `config.pbtxt` of a model directory; None where there is none, or one with faults."""
+    """The `config.pbtxt` of a model directory; None where there is none, or one that cannot be used."""
+    from tooling.config.proto import nameless
     from tooling.repository import config_path, read_config
 
     try:
-        return read_config(model_dir) if config_path(model_dir).is_file() else None
+        config = read_config(model_dir) if config_path(model_dir).is_file() else None
     except UsageError:
         return None
+    return None if config is None or any(nameless(config)) else config
 
 
 def _signature(found: ModelFile, declared: Declared) -> ModelSignature:

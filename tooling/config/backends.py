@@ -135,9 +135,8 @@ def _coverage_problems(config: ModelConfig, signature: ModelSignature) -> Iterat
                 text = f"{source} `{name}` is no {what} of the model"
                 yield Problem(text, where, expected=_listed(known), hint=suggest(name, known))
     single = (-1, 1) if config.max_batch_size > 0 else (1,)
-    for tensor in signature.inputs:
-        fits = len(tensor.dims) == len(single) and all(a in (-1, b) for a, b in zip(tensor.dims, single, strict=True))
-        if fed.get(tensor.name) == "sequence control" and not fits:
+    for tensor in signature.inputs if signature.backend == "onnxruntime" else ():
+        if fed.get(tensor.name) == "sequence control" and tensor.dims != single:
             what = f"sequence control `{tensor.name}` must be one value for each request"
             yield Problem(what, where, str(list(tensor.dims)), str(list(single)))
     for tensor in signature.required_inputs if config.input else ():

@@ -10,7 +10,7 @@ from typing import Any, Final
 from tooling.config.fed import Fed
 from tooling.config.knobs import Knobs, apply, read, threads_key
 from tooling.config.overlay import merge
-from tooling.config.proto import ModelConfig, backend_of, pb
+from tooling.config.proto import ModelConfig, backend_of, nameless, pb
 from tooling.errors import Problem, UsageError
 from tooling.pbtxt import paths
 
@@ -61,6 +61,8 @@ class Changes:
                 result = change(result)
             except UsageError as error:
                 problems += error.problems
+        if not problems:
+            problems = [Problem("no value of this field", path, str(number)) for path, number in nameless(result)]
         if problems:
             raise UsageError(problems=problems)
         return result

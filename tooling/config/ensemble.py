@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tooling.config.names import name_problem
-from tooling.config.proto import ModelConfig, pb
+from tooling.config.proto import ModelConfig, enum_text, pb
 from tooling.errors import Problem, UsageError, suggest
 
 _GRAPH_KEYS: Final = ("steps", "outputs", "max_batch_size")
@@ -211,14 +211,13 @@ def _note(between: str, tensor: Any, model: ModelConfig, where: str, flow: _Flow
     dims = list(tensor.dims)
     whole = [-1, *dims] if model.max_batch_size > 0 else dims
     first_type, first_dims, first_whole = flow.shapes.setdefault(between, (tensor.data_type, dims, whole))
-    names = pb().DataType.Name
     if first_type != tensor.data_type:
         flow.problems.append(
             Problem(
                 f"tensor `{between}` has two types",
                 where,
-                names(tensor.data_type),
-                f"{names(first_type)}, as the step before has it",
+                enum_text(pb().DataType, tensor.data_type),
+                f"{enum_text(pb().DataType, first_type)}, as the step before has it",
                 "make one of the models again with the other type, or put a step between that converts",
             )
         )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from tooling.config.proto import ModelConfig, backend_of, pb
+from tooling.config.proto import ModelConfig, backend_of, enum_text, pb
 from tooling.errors import UsageError, suggest
 from tooling.units import format_duration_us
 
@@ -106,7 +106,7 @@ def _read_instances(config: ModelConfig) -> tuple[int | None, str]:
     if not config.instance_group:
         return None, "auto"
     group = config.instance_group[0]
-    return group.count or None, pb().ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_").lower()
+    return group.count or None, enum_text(pb().ModelInstanceGroup.Kind, group.kind).removeprefix("KIND_").lower()
 
 
 def read(config: ModelConfig) -> Knobs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +37,31 @@ def pb() -> ModuleType:
         where="tritonclient.grpc.model_config_pb2",
         hint="reinstall tritune with its dependencies",
     )
+
+
+def enum_text(enum: Any, number: int) -> str:
+    """The name of an enum's value, or a number that is none: Triton's parser reads it all the same."""
+    value = enum.DESCRIPTOR.values_by_number.get(number)
+    return str(number) if value is None else str(value.name)
+
+
+def nameless(message: ModelConfig, path: str = "") -> Iterator[tuple[str, int]]:
+    """Path and number of every enum field whose number is that of no value: no backend knows what to do with it."""
+    for field, value in message.ListFields():
+        place = f"{path}{field.name}"
+        if field.enum_type is not None:
+            for number in value if field.is_repeated else [value]:
+                if number not in field.enum_type.values_by_number:
+                    yield place, number
+        elif field.message_type is not None and not field.is_repeated:
+            yield from nameless(value, f"{place}.")
+        elif field.message_type is not None and field.message_type.GetOptions().map_entry:
+            if field.message_type.fields_by_name["value"].message_type is not None:
+                for key in sorted(value):
+                    yield from nameless(value[key], f"{place}[{key}].")
+        elif field.message_type is not None:
+            for index, part in enumerate(value):
+                yield from nameless(part, f"{place}[{index}].")
 
 
 def backend_of(config: ModelConfig) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tooling.check.finding import Evidence, Finding
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load
-from tooling.config.proto import pb
+from tooling.config.proto import enum_text, pb
 
 _SOURCE: Final = "ValidateModelIOConfig (core)"
 _DIMS_TEXT: Final = "must be integer >= 1, or -1 to indicate a variable-size dimension"
@@ -300,7 +300,7 @@ def _formats(model: Model, what: str, index: int, tensor: Any) -> Iterator[Findi
     if what == "input" and tensor.format != pb().ModelInput.FORMAT_NONE and len(tensor.dims) != 3:
         yield model.find(
             FORMAT,
-            f"input {tensor.name}: {pb().ModelInput.Format.Name(tensor.format)} needs 3 dims, and there are "
+            f"input {tensor.name}: {enum_text(pb().ModelInput.Format, tensor.format)} needs 3 dims, and there are "
             f"{len(tensor.dims)}",
             what,
             index,
