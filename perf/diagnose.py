@@ -146,10 +146,10 @@ def diagnose(question: Question, *, target: Target, analyzer: PerfAnalyzer, cons
         trace, trace_file = sample.traced() if question.traced else ({}, None)
     cores = [p.foreign_cores for p in points if p.foreign_cores is not None]
     latencies = [p.avg_us or 0 for p in points]
-    spread = f", {min(lengths)}–{max(lengths)} tokens" if lengths else ""
+    ends = "–".join(str(length) for length in sorted({min(lengths), max(lengths)})) if lengths else ""
     return Diagnosis(
         base.name,
-        f"{workload}{spread}",
+        f"{workload}, {ends} tokens" if ends else str(workload),
         facts,
         tuple(causes(facts)),
         (min(latencies), max(latencies)),

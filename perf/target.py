@@ -4,6 +4,7 @@ above client."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -270,6 +271,17 @@ class RunningTarget(Target):
             fresh = True
         return Served(self.model, fresh)
 
+    def require_own(self, variants: Iterable[Variant]) -> None:
+        """Raise UsageError when one of them is not the server's own configuration."""
+        for variant in variants:
+            if variant.config != self.config():
+                raise UsageError(
+                    "a running server is only measured as it is",
+                    where=f"{self.url}, `{self.model}`",
+                    got=f"another configuration, `{variant.id}`",
+                    hint="allow it with --allow-reconfigure: the server's own configuration is loaded again at the end",
+                )
+
     def load(self, name: str, config: ModelConfig) -> None:
         """As of an embedded server: serve `config`, under `name` for messages."""
         self.serve(Variant(name, config))
@@ -278,12 +290,7 @@ class RunningTarget(Target):
         from google.protobuf.json_format import MessageToDict
 
         if not self.reconfigure:
-            raise UsageError(
-                "a running server is only measured as it is",
-                where=f"{self.url}, `{self.model}`",
-                got=f"another configuration, `{variant.id}`",
-                hint="allow it with --allow-reconfigure: the server's own configuration is loaded again at the end",
-            )
+            self.require_own([variant])
         own = variant.config == self.config()
         wanted = self._original if own else MessageToDict(variant.config, preserving_proto_field_name=True)
         self._current = self._journal.change(self._original, wanted)

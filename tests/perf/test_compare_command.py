@@ -266,6 +266,7 @@ def test_a_slower_config_on_a_running_server(
     only = run_cli(*argv)
     assert only.code == 2
     assert "a running server is only measured as it is" in only.err
+    assert "study" not in only.err, "it is told before anything is measured"
     found = run_cli(*argv, "--allow-reconfigure", "--json")
     assert found.code == 0, found.err
     (one,) = found.json["data"]["compared"]

@@ -72,6 +72,8 @@ def compare(
         )
     base, running = _base(what, model, url, reconfigure=allow_reconfigure)
     compared = sides(what, base)
+    if running and not allow_reconfigure:
+        running.require_own(side.variant for side in compared)
     request = CompareRequest(
         base,
         compared,
