@@ -13,7 +13,17 @@ from export.source import first_line, missing_library
 from tooling.errors import ExternalError
 
 # Sums, squares and roots overflow or vanish in half precision: they, and so every norm made of them, stay as they are.
-_SINGLE: Final = ("Pow", "ReduceMean", "ReduceSum", "ReduceL2", "ReduceSumSquare", "Sqrt", "Reciprocal", "CumSum")
+_SINGLE: Final = (
+    "Pow",
+    "ReduceMean",
+    "ReduceSum",
+    "ReduceL2",
+    "ReduceSumSquare",
+    "Sqrt",
+    "Reciprocal",
+    "CumSum",
+    "Clip",
+)
 # Far enough for a softmax to give 0, near enough that two of them, or one and a score, stay finite in half precision.
 _MASK: Final = -10_000.0
 _HALF_MAX: Final = 65504.0

@@ -252,7 +252,7 @@ def _compare(name: str, values: Any, expected: Sequence[Any], places: Sequence[A
         largest,
         largest / scale,
         where,
-        cosine=_cosine(got, expected) if plan.task.judge == "vectors" else None,
+        cosine=_cosine(got, expected) if plan.task.judge == "vectors" and math.isfinite(largest) else None,
         top1=_top1(got, expected, plan) if plan.task.judge in ("classes", "spans") else None,
         failure=None if math.isfinite(largest) else "a value that is infinite or not a number",
     )
