@@ -35,7 +35,6 @@ from tooling.repository import locate_model, usable_cores, write_atomic
 
 if TYPE_CHECKING:
     from perf.analyzer import PerfAnalyzer
-    from tooling.config.proto import ModelConfig
     from tooling.console import Console
     from tooling.runtime import Runtime
 
@@ -81,7 +80,7 @@ def tune(
     with Study(plan.study_dir, plan.header, session()) as study:
         kept = sum(record["record"] == "measurement" for record in study.records)
         console.info(f"study {study.directory}{f': {kept} runs are there already' if kept else ''}")
-        for caution in cautions(plan.workload, plan.config):
+        for caution in cautions(plan.workload, plan.free):
             console.warning(caution)
         variants = _Variants(request, plan, study.directory)
         with resumable(), Bench(variants.subject, study, target, analyzer) as bench:
@@ -126,7 +125,7 @@ class _Variants:
     def admit(self, *candidates: Candidate) -> None:
         """Make settings measurable; requests that are padded for one are written."""
         for one in candidates:
-            self._others[one.id] = Variant(one.id, apply(one.knobs, self._plan.config), self._plan.model_dir)
+            self._others[one.id] = Variant(one.id, apply(one.knobs, self._plan.free), self._plan.model_dir)
             if one.edges:
                 path = self._directory / f"input-padded-{'-'.join(map(str, one.edges))}.json"
                 lengths = tuple(pad(self._plan.workload.lengths, one.edges))
@@ -185,7 +184,7 @@ def _search(
         curve = bench.curve(lambda: profile_on(server, _curve_request(request, plan), console, target.facts()))
         problem = _misfit(curve)
         sweep = Sweep(
-            plan.config, read(plan.config), curve, plan.workload, request.slo, plan.wide, requests=requests_to_play()
+            plan.free, read(plan.free), curve, plan.workload, request.slo, plan.wide, requests=requests_to_play()
         )
         finalists = () if problem else sweep.finalists(1)
     except (Refused, UsageError) as error:
@@ -220,7 +219,7 @@ def _curve_request(request: TuneRequest, plan: Plan) -> ProfileRequest:
     reach = max(1, min(most, _CURVE_ROWS, clients or most))
     lengths = sorted(set(plan.workload.lengths))
     middle = lengths[len(lengths) // 2 : len(lengths) // 2 + 1] if lengths and lengths[-1] > _LONG else []
-    config = apply(replace(read(plan.config), max_batch_size=most), plan.config)
+    config = apply(replace(read(plan.free), max_batch_size=most), plan.free)
     return ProfileRequest(
         model_dir=plan.model_dir,
         settings=tuple(Setting(*split) for split in sorted(_splits(plan))),
@@ -284,15 +283,15 @@ def _result(
         method=found.method,
         points=1 + sum(t.figures is not None for t in found.trials) + 2 * len(rechecks),
         findings=shown,
-        config_diff=_config_diff(plan.config, chosen),
+        config_diff=_config_diff(plan, chosen),
     )
 
 
-def _config_diff(config: ModelConfig, chosen: Trial | None) -> str:
+def _config_diff(plan: Plan, chosen: Trial | None) -> str:
     """What the chosen setting changes, without comments."""
     if chosen is None or not chosen.candidate.changed:
         return ""
-    before, after = (_statements(render(c)) for c in (config, apply(chosen.candidate.knobs, config)))
+    before, after = (_statements(render(c)) for c in (plan.config, apply(chosen.candidate.knobs, plan.free)))
     return "\n".join(difflib.unified_diff(before, after, "config.pbtxt", "tuned", n=1, lineterm=""))
 
 

@@ -20,7 +20,7 @@ from perf.slo import Slo
 from perf.study import Record, study_dir
 from perf.workload import Workload
 from tooling.config.changes import knob_problems
-from tooling.config.knobs import read
+from tooling.config.knobs import one_group, read
 from tooling.errors import UsageError
 from tooling.repository import locate_model, read_config, usable_cores
 from tooling.signature.onnx_file import read_onnx
@@ -62,12 +62,14 @@ class TuneRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A request with all it stands on: `tries` are for a direct search, `wide` for the simulator; `header` names the
+    """A request with all it stands on: `free` is the config that settings are applied to, with one
+    instance group; `tries` are for a direct search, `wide` for the simulator; `header` names the
     question, which finds its study in `study_dir` again."""
 
     model_dir: Path
     signature: ModelSignature
     config: ModelConfig
+    free: ModelConfig
     workload: Workload
     default: Candidate
     tries: tuple[Candidate, ...]
@@ -86,7 +88,8 @@ def plan_of(request: TuneRequest, analyzer: PerfAnalyzer, console: Console, serv
     if source.model_dir is None:
         raise UsageError("not a model directory", where=request.model_dir, expected="REPO/NAME with 1/model.onnx in it")
     config, signature = read_config(source.model_dir), read_onnx(source.file)
-    base = read(config)
+    free = one_group(config)
+    base = read(free)
     _check(request, config)
     tries = candidates(base, request.grid, usable_cores())
     broad = wide(base, request.grid, usable_cores())
@@ -124,6 +127,7 @@ def plan_of(request: TuneRequest, analyzer: PerfAnalyzer, console: Console, serv
         source.model_dir,
         signature,
         config,
+        free,
         workload,
         current(base),
         tries,

@@ -8,14 +8,18 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perf.decision import decision, markdown
 from perf.result import TuneResult, figures
 from perf.study import read_study
-from tooling.config.knobs import apply
+from tooling.config.knobs import apply, one_group
 from tooling.config.render import origin, render
 from tooling.errors import UsageError
 from tooling.repository import config_path, read_config, read_text, write_atomic
+
+if TYPE_CHECKING:
+    from tooling.config.proto import ModelConfig
 
 
 def write_tuned_config(result: TuneResult, model_dir: Path, hardware: str) -> Path:
@@ -28,9 +32,15 @@ def write_tuned_config(result: TuneResult, model_dir: Path, hardware: str) -> Pa
         raise UsageError("there is no setting to write", where=model_dir, got=result.conclusion)
     path = config_path(model_dir, hardware)
     require_ours(path)
-    config = apply(result.chosen.candidate.knobs, read_config(model_dir))
+    config = _tuned(result, read_config(model_dir))
     write_atomic(path, render(config, evidence=_evidence(result, path, hardware)))
     return path
+
+
+def _tuned(result: TuneResult, config: ModelConfig) -> ModelConfig:
+    """The config with the chosen setting; as it is where that is the current one."""
+    chosen = result.chosen
+    return config if chosen is None or chosen.state == "default" else apply(chosen.candidate.knobs, one_group(config))
 
 
 def write_decision(result: TuneResult, hardware: str, owner: str) -> Path:

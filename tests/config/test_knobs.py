@@ -122,3 +122,16 @@ def test_a_thread_count_that_is_no_number_is_refused():
 )
 def test_description(knobs, text):
     assert describe(knobs) == text
+
+
+def test_several_groups_become_one_with_their_instances() -> None:
+    from tooling.config.knobs import one_group
+    from tooling.config.proto import pb
+
+    config = pb().ModelConfig(name="m")
+    assert one_group(config) is config
+    config.instance_group.add(name="a", count=2, kind=pb().ModelInstanceGroup.KIND_CPU)
+    config.instance_group.add(name="b", count=3, kind=pb().ModelInstanceGroup.KIND_CPU)
+    one = one_group(config)
+    assert (read(one).instance_count, read(one).instance_kind) == (5, "cpu")
+    assert len(config.instance_group) == 2

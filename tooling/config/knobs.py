@@ -150,6 +150,19 @@ def _read_threads(config: ModelConfig) -> int | None:
     return int(text)
 
 
+def one_group(config: ModelConfig) -> ModelConfig:
+    """`config` with its instance groups, where there are several, as one: the first, with the instances of all."""
+    if len(config.instance_group) < 2:
+        return config
+    result = pb().ModelConfig()
+    result.CopyFrom(config)
+    count = sum(group.count or 1 for group in config.instance_group if not group.passive)
+    del result.instance_group[1:]
+    result.instance_group[0].count = max(count, 1)
+    result.instance_group[0].passive = False
+    return result
+
+
 def describe(knobs: Knobs) -> str:
     """One short line for people: `2 instances × 1 thread, batch ≤ 8, delay 2ms`."""
     count = knobs.instance_count
