@@ -29,11 +29,12 @@ quickstart: setup ## Export MiniLM, serve it on a real Triton, tune it with perf
 	@$(BIN)/tritune quickstart
 
 test: setup ## Run the test suite, live tests against the real server included (10 minutes at most)
-	$(BIN)/pytest -q -n 2 --dist loadfile -m 'not live and not long and not matrix'
-	$(BIN)/pytest -q -m 'live and not long and not matrix'
+	$(BIN)/pytest -q -n 2 --dist loadfile -m 'not timed and not long and not matrix'
+	$(BIN)/pytest -q -m 'timed and not long and not matrix'
 
 test-long: setup ## Run the tests that are too slow for `make test`
-	$(BIN)/pytest -q -m long
+	$(BIN)/pytest -q -n 2 --dist loadfile -m 'long and not timed'
+	$(BIN)/pytest -q -m 'long and timed'
 
 test-fast: $(STAMP) ## Run the tests that need no server
 	$(BIN)/pytest -q -n 2 --dist loadfile -m 'not live and not long and not matrix and not gpu'

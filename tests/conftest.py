@@ -88,7 +88,14 @@ def minilm_repository(tmp_path_factory: pytest.TempPathFactory, minilm_dir: Path
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """GPU tests are skipped with a printed reason where no GPU is; live tests never are."""
+    """GPU tests are skipped with a printed reason where no GPU is; live tests never are.
+
+    Live tests of measuring are `timed`: `make` runs them after the others, one by one.
+    """
+    here = Path(__file__).parent
+    for item in items:
+        if item.get_closest_marker("live") and item.path.relative_to(here).parts[0] in ("perf", "quickstart"):
+            item.add_marker("timed")
     import shutil
 
     if shutil.which("nvidia-smi"):
