@@ -173,7 +173,7 @@ def _ask(address: str, expression: str) -> list[Any]:
 
 @pytest.mark.live
 def test_a_real_prometheus_answers_every_expression(prometheus: str) -> None:
-    options = MonitoringOptions("unused", gpu=False)
+    options = MonitoringOptions("unused", gpu=False, interval_s=1)
     for panel in panels(options, cache=False):
         for legend, expression in panel.lines:
             assert _ask(prometheus, expression), f"{panel.title}, {legend}: {expression}"

@@ -179,6 +179,7 @@ def test_a_trace_that_triton_has_not_closed_yet(tmp_path: Path) -> None:
             read_trace(file)
 
 
+@pytest.mark.long
 @pytest.mark.live
 def test_on_the_real_server(minilm_repository: Path, tmp_path: Path, run_cli: Any, monkeypatch: Any) -> None:
     """MiniLM as generated: two instances that each take every core."""

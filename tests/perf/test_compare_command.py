@@ -228,6 +228,7 @@ def test_damaged_and_foreign_studies_are_told(tmp_path: Path, model: Path, run_c
     assert "another version of its format (got 2; expected 1)" in run_cli("study", "show", study).err
 
 
+@pytest.mark.long
 @pytest.mark.live
 def test_a_model_against_itself_is_a_tie(model: Path, tmp_path: Path, run_cli: Any) -> None:
     study = tmp_path / "study"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 
+@pytest.mark.long
 @pytest.mark.live
 def test_quickstart_and_its_second_run(minilm_repository: Path, run_cli: Callable[..., Any], tmp_path: Path) -> None:
     directory = tmp_path / "quick start"

@@ -75,7 +75,7 @@ def panels(options: MonitoringOptions, *, cache: bool) -> list[Panel]:
             "Slo attainment",
             "percentunit",
             f"Share of the last day in which p99 was at most {p99_ms:g} ms.",
-            (("{{model}}", f"avg_over_time(({_p('0.99')} <= bool {options.p99_us})[1d:1m])"),),
+            (("{{model}}", f"avg_over_time(({_p('0.99')} <= bool {options.p99_us})[1d:{options.interval_s}s])"),),
         ),
         Panel(
             "Error budget left",

@@ -204,6 +204,7 @@ def deviations(live: Live, model: Sleeper, seed: int) -> list[float]:
     return list(np.array([predicted.avg_us, predicted.p90_us, predicted.p99_us]) / measured - 1)
 
 
+@pytest.mark.long
 def test_poisson_traffic_is_predicted_within_ten_percent(live: Live) -> None:
     """Lengths that differ run alone: Triton's batcher then spins, and takes a core from the others.
 
