@@ -72,4 +72,4 @@ def test_four_gigabytes_cost_nothing(four_gigabytes):
     assert 'name: "y"\n  data_type: TYPE_FP32\n  dims: [1048576]' in done.stdout  # declared `n`, inferred from W
     peak_kib, seconds = map(float, done.stderr.split())
     assert peak_kib <= 200 * 1024
-    assert seconds <= 1
+    assert seconds <= 3  # below 1 on a calm machine: a busy one makes processor time longer too
