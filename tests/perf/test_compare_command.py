@@ -230,7 +230,8 @@ def test_damaged_and_foreign_studies_are_told(tmp_path: Path, model: Path, run_c
 
 @pytest.mark.long
 @pytest.mark.live
-def test_a_model_against_itself_is_a_tie(model: Path, tmp_path: Path, run_cli: Any) -> None:
+def test_a_model_against_itself_has_no_winner(model: Path, tmp_path: Path, run_cli: Any) -> None:
+    """How often the rule errs between equal sides is for `benchmarks/ab_errors.py`: here one run may."""
     study = tmp_path / "study"
     argv = ["compare", model, model, "--concurrency", 2, "--study", study]
     found = run_cli(*argv, "--json")
@@ -240,7 +241,8 @@ def test_a_model_against_itself_is_a_tie(model: Path, tmp_path: Path, run_cli: A
     assert data["winner"] is None
     assert data["foreign_cores"] >= 0
     if not data["too_busy"]:
-        assert (found.code, one["verdict"]["outcome"]) == (0, "tie"), found.err
+        assert found.code == (0 if one["verdict"]["outcome"] == "tie" else 1), found.err
+        assert 0.85 < one["verdict"]["ratio"] < 1.15
     assert 20 < one["figures"]["throughput_rps"]["median"] < 250, "at best a request in 4 ms"
     runs = [r for r in read_study(study)[1] if r["record"] == "measurement"]
     assert all((study / r["raw"] / "stdout.txt").is_file() for r in runs)
