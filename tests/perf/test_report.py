@@ -233,15 +233,15 @@ def test_a_guided_search_shows_why(guided_study: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize("width", [500, 1200])  # headless Chromium goes no narrower
 def test_a_browser_shows_it_without_scrolling_sideways(guided_study: Path, width: int) -> None:
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if not chromium:
-        pytest.skip("no Chromium on this machine")
+        pytest.fail("this test needs a browser: install Debian's package `chromium`", pytrace=False)
     path = write_report(guided_study, guided_study.parent / "report.html")
     probe = "<script>document.title = [document.documentElement.scrollWidth, innerWidth].join()</script>"
     path.write_text(path.read_text().replace("</body>", f"{probe}</body>"))
-    argv = ["--headless", "--no-sandbox", "--disable-gpu", f"--window-size={max(width, 500)},900", "--dump-dom"]
+    argv = ["--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900", "--dump-dom"]
     shown = subprocess.run([chromium, *argv, path.as_uri()], capture_output=True, text=True, timeout=120).stdout
     wide, window = re.search(r"<title>(\d+),(\d+)</title>", shown).groups()  # type: ignore[union-attr]
     assert int(wide) <= int(window)
