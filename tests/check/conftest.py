@@ -127,7 +127,8 @@ class Example:
 
 
 def write_example(root: Path, text: str) -> Example:
-    """Write a config and the files that follow it under lines `--- PATH`; `root` becomes a repository."""
+    """Write a config and files that follow it under lines `--- PATH`; `root` (/models/ in texts) is the repository."""
+    text = text.replace("/models/", f"{root}/")
     config, *sections = re.split(r"(?:^|\n)--- ", text)
     parts = dict(section.partition("\n")[::2] for section in sections)
     root = root / parts.pop("repository", "").strip()

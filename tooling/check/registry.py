@@ -44,6 +44,7 @@ from tooling.check.rules import (
     text,
     versions,
     vllm,
+    vllm_arguments,
     warmup,
 )
 from tooling.errors import UsageError, suggest
@@ -80,6 +81,7 @@ MODULES: Final = (
         openvino,
         pytorch,
         vllm,
+        vllm_arguments,
         tensorrt_llm,
         backend_tensors,
     ),

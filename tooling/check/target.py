@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 from tooling.releases import Release
@@ -20,7 +21,7 @@ class Target:
     `release_named` tells a release that was asked for from a default one, `strict` is `--disable-auto-complete-config`,
     `config_name` is `--model-config-name`, `resources` are those of `--rate-limit-resource`, `caches` the kinds of
     `--cache-config`, `image` is the container image it runs from. With `engine`, an ONNX file is to become a TensorRT
-    engine.
+    engine. `vllm` is the package directory of a vLLM that is installed on this machine.
     """
 
     release: Release
@@ -35,6 +36,7 @@ class Target:
     image: str | None = None
     engine: bool = False
     caches: tuple[str, ...] = ()
+    vllm: Path | None = None
 
 
 def with_options(target: Target, words: Iterable[str]) -> Target:

@@ -59,6 +59,9 @@ def attach(app: typer.Typer) -> None:
         output_format: Format = typer.Option(Format.TEXT, "--format", help="How findings are written."),
         request: Path | None = typer.Option(None, metavar="FILE", help="Judge the requests of a file for one model."),
         url: str | None = typer.Option(None, metavar="HOST:PORT", help="Compare with what this running server has."),
+        vllm: Path | None = typer.Option(
+            None, metavar="DIR", help="A vLLM to judge for too. Default: an installed one."
+        ),
         fix: bool = typer.Option(False, "--fix", help="Apply the safe fixes to the configs first."),
         explain: str | None = typer.Option(None, metavar="RULE", help="Explain a rule; `all` lists them."),
     ) -> None:
@@ -69,7 +72,7 @@ def attach(app: typer.Typer) -> None:
             return
         if not paths:
             raise UsageError("nothing to check", expected="a model repository", hint="run `tritune check REPOSITORY`")
-        target = _target(release, server_args, strict=strict, gpus=gpus, config_name=config_name, use=use)
+        target = _target(release, server_args, strict=strict, gpus=gpus, config_name=config_name, use=use, vllm=vllm)
         if request is not None:
             from tooling.check.runner import check_request
 
@@ -98,7 +101,14 @@ def _require_alone(what: str, paths: list[Path], others: dict[str, object]) -> N
 
 
 def _target(
-    release: str | None, server_args: str, *, strict: bool, gpus: int | None, config_name: str | None, use: Use
+    release: str | None,
+    server_args: str,
+    *,
+    strict: bool,
+    gpus: int | None,
+    config_name: str | None,
+    use: Use,
+    vllm: Path | None,
 ) -> Target:
     """The server that the options describe."""
     from tooling.check.target import Target, split_words, with_options
@@ -111,8 +121,22 @@ def _target(
         gpus=gpus,
         config_name=config_name,
         engine=use is Use.TENSORRT,
+        vllm=_vllm(vllm),
     )
     return with_options(target, split_words(server_args)) if server_args else target
+
+
+def _vllm(asked: Path | None) -> Path | None:
+    """The package directory that is asked for, else where Python would import vLLM from; it is not imported."""
+    from importlib.util import find_spec
+
+    if asked is not None:
+        from tooling.llm.argument_reader import read_arguments
+
+        read_arguments(asked)  # or raises
+        return asked
+    found = find_spec("vllm")
+    return Path(found.origin).parent if found and found.origin else None
 
 
 def _report(

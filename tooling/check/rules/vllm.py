@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,7 @@ from tooling.check.files import is_file, read_limited
 from tooling.check.finding import Evidence, Finding, Place
 from tooling.check.model import Model
 from tooling.check.rules.kinds import load
+from tooling.check.rules.vllm_arguments import arguments_of_engine, devices, parameters
 from tooling.check.sizes import type_name
 
 _FILE: Final = "model.json"
@@ -27,8 +29,6 @@ _OUTPUTS: Final = {
     **dict.fromkeys(("num_input_tokens", "num_output_tokens"), "TYPE_UINT32"),
     "cumulative_logprob": "TYPE_FP32",
 }
-# Arguments that vLLM took away, with the first Triton release whose vLLM lacks them.
-_REMOVED: Final = {"disable_log_requests": "25.09"}
 
 
 def _example(arguments: str, config: str = "") -> str:
@@ -50,16 +50,6 @@ BROKEN = load(
     _example('{"dtype": "half"}'),
     "vLLM backend",
     evidence=Evidence.READ,
-)
-REMOVED = load(
-    "vllm-argument-removed",
-    "vLLM no longer knows this argument.",
-    "The keys of model.json are passed on as arguments: an unknown one is a TypeError, and the model does not load. "
-    "Judged for "
-    "the newest vLLM unless a release is named.",
-    _example('{"model": "org/llm", "disable_log_requests": true}'),
-    "vllm-project/vllm#23283",
-    evidence=Evidence.REPORTED,
 )
 MEMORY = load(
     "vllm-memory-shares",
@@ -112,7 +102,7 @@ TENSOR = load(
     "vLLM backend",
     evidence=Evidence.READ,
 )
-RULES = (MISSING, BROKEN, REMOVED, MEMORY, BATCH, KIND, LORA, DECOUPLED, TENSOR)
+RULES = (MISSING, BROKEN, MEMORY, BATCH, KIND, LORA, DECOUPLED, TENSOR)
 
 
 def vllm(model: Model) -> Iterator[Finding]:
@@ -130,6 +120,7 @@ def vllm(model: Model) -> Iterator[Finding]:
         )
     yield from _transactions(model)
     yield from _tensors(model)
+    yield from parameters(model)
     for version in model.served:
         folder = model.version_dir(version)
         place = Place(model.shown_path(folder / _FILE))
@@ -192,18 +183,11 @@ def _arguments(path: Path) -> dict[str, Any] | None:
 
 
 def _check(model: Model, folder: Path, place: Place, arguments: Mapping[str, Any]) -> Iterator[Finding]:
-    target = model.target
-    for name, release in _REMOVED.items():
-        if name in arguments and (target.release.tag >= release or not target.release_named):
-            yield model.find(
-                REMOVED,
-                f"{name} was removed from recent vLLM (Triton {release})",
-                place=place,
-                says=f"got an unexpected keyword argument '{name}'",
-                hint="write only what you need: model, dtype, max_model_len, gpu_memory_utilization",
-            )
+    yield from arguments_of_engine(model, place, arguments)
     parallel = [arguments.get(key, 1) for key in ("tensor_parallel_size", "pipeline_parallel_size")]
-    several = any(isinstance(count, int) and count > 1 for count in parallel)
+    wide = math.prod(count for count in parallel if isinstance(count, int) and count > 0)
+    several = wide > 1
+    yield from devices(model, wide)
     if several and any(group.kind == "KIND_GPU" for group in model.instances):
         yield model.find(
             KIND,

@@ -1,0 +1,101 @@
+"""Engine arguments of vLLM: judged for the vLLM inside the release, and for the one that is installed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Judge = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def judge(tmp_path: Path, check: Callable[..., dict[str, Any]]) -> Judge:
+    def run(arguments: dict[str, Any], *options: str, config: str = "") -> list[dict[str, Any]]:
+        version = tmp_path / "repository" / "llm" / "1"
+        version.mkdir(parents=True)
+        (version.parent / "config.pbtxt").write_text(f'backend: "vllm"\n{config}')
+        (version / "model.json").write_text(json.dumps({"model": "org/llm", **arguments}))
+        return [f for f in check(version.parents[1], *options)["findings"] if f["rule"].startswith("vllm-")]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "release", "rules"),
+    [
+        ({"disable_log_requests": True}, "25.08", []),
+        ({"disable_log_requests": True}, "25.09", ["vllm-argument-removed"]),
+        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 4}}, "25.10", []),
+        (
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4}},
+            "24.10",
+            ["vllm-argument-unknown"],
+        ),
+        ({"speculative_model": "[ngram]", "num_speculative_tokens": 4}, "24.10", []),
+        ({"swap_space": 4}, "26.03", []),
+        ({"swap_space": 4}, "26.04", ["vllm-argument-removed"]),
+        ({"kv_cache_dtype": "fp8"}, "24.10", []),
+        ({"kv_cache_dtype": "bfloat16"}, "24.10", ["vllm-argument-value"]),
+        ({"kv_cache_dtype": "bfloat16"}, "25.11", []),
+        ({"max_num_seqs": "64"}, "25.10", ["vllm-argument-value"]),
+        ({"enable_lora": "false", "enforce_eager": True, "dtype": "half"}, "25.10", []),
+        ({"anything": 1}, "24.01", []),
+    ],
+)
+def test_every_key_and_value_by_release(
+    judge: Judge, arguments: dict[str, Any], release: str, rules: list[str]
+) -> None:
+    assert [finding["rule"] for finding in judge(arguments, "--release", release)] == rules
+
+
+def test_an_unknown_key_is_told_with_what_was_meant_or_when_it_comes(judge: Judge) -> None:
+    (finding,) = judge({"max_model_length": 8}, "--release", "24.10")
+    assert (finding["severity"], finding["hint"]) == ("error", "did you mean `max_model_len`?")
+    assert "vLLM 0.5.5 (Triton 24.10) has no engine argument max_model_length" in finding["message"]
+
+
+def test_the_token_budget_is_checked(judge: Judge) -> None:
+    (finding,) = judge({"max_num_seqs": 256, "max_num_batched_tokens": 128})
+    assert (
+        finding["message"]
+        == "a step of 128 tokens (max_num_batched_tokens) has none for some of 256 sequences (max_num_seqs)"
+    )
+
+
+def test_priority_does_not_reach_the_engine(judge: Judge) -> None:
+    (finding,) = judge({"scheduling_policy": "priority"})
+    assert (finding["rule"], finding["severity"]) == ("vllm-priority-unused", "warning")
+
+
+def test_the_model_on_this_machine_is_looked_at(judge: Judge, tmp_path: Path) -> None:
+    figures = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 99}
+    (tmp_path / "config.json").write_text(json.dumps({**figures, "max_position_embeddings": 2048}))
+    said = judge({"model": str(tmp_path), "tensor_parallel_size": 3, "max_model_len": 4096})
+    assert [finding["message"] for finding in said] == [
+        "4 attention heads do not divide over 3 GPUs",
+        "max_model_len 4096, and the model reads 2048 tokens (max_position_embeddings)",
+    ]
+
+
+def test_the_installed_vllm_is_judged_beside_the_release(judge: Judge, tmp_path: Path) -> None:
+    source = tmp_path / "vllm" / "engine" / "arg_utils.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("class EngineArgs:\n    model: str = ''\n    max_num_seqs: int = 8\n")
+    said = judge({"max_num_seqs": 4, "max_model_len": 512}, "--vllm", str(tmp_path / "vllm"))
+    assert [(f["rule"], f["message"]) for f in said] == [
+        ("vllm-installed-differs", "the vLLM installed here has no engine argument max_model_len")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("0,0", "names a GPU twice"), ("gpu0", "is no list"), ("0", "spread over 2"), ("1,0", "")],
+)
+def test_the_gpus_a_model_is_pinned_to(judge: Judge, value: str, said: str) -> None:
+    config = f'parameters {{ key: "GPU_DEVICE_IDS" value {{ string_value: "{value}" }} }}'
+    found = judge({"tensor_parallel_size": 2}, config=config)
+    assert [said in finding["message"] for finding in found] == ([True] if said else [])
