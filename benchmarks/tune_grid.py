@@ -30,7 +30,7 @@ from perf.input_data import write_input_data
 from perf.lengths import fit_to_model, sentence_lengths
 from perf.measurement import Measurement
 from perf.slo import Slo
-from perf.trial import medians
+from perf.trial import together
 from perf.workload import Workload
 from tooling.config.knobs import Knobs, apply, describe, from_dict, read, to_dict
 from tooling.errors import Refused
@@ -176,8 +176,8 @@ def measure_grid(piece: Piece, machine: Machine) -> None:
 
 
 def merit(slo: Slo, points: list[Measurement]) -> tuple[bool, float]:
-    """Whether the medians keep the limits, and the goal; larger is better."""
-    figures = medians(points) if points and all(p.ok for p in points) else {}
+    """Whether the runs together keep the limits, and the goal; larger is better."""
+    figures = together(points) if points and all(p.ok for p in points) else {}
     return bool(figures) and slo.met(figures) is not False, slo.objective.score(figures) or 0.0
 
 

@@ -14,7 +14,7 @@ from perf.compare import LOOKS, Verdict, gain, judge, settle
 from perf.input_data import write_input_data
 from perf.lengths import fit_to_model, traffic_lengths
 from perf.load import window_ms as planned_window_ms
-from perf.measurement import FOREIGN_CORES, Measurement
+from perf.measurement import ENOUGH_FOR_P99, FOREIGN_CORES, Measurement
 from perf.operands import Base, Side, request_signature
 from perf.preflight import fitted
 from perf.provenance import conditions, session
@@ -34,7 +34,6 @@ BASE = "default"
 """The id of A in a study, as that of the current config in a tuning."""
 _LOAD_S = 4.0
 """About what loading a variant and warming it up takes; only decides what still fits into the budget."""
-_ENOUGH_FOR_P99 = 2_000
 _MOST_FOREIGN = 0.5
 _WINDOW_MS = {"throughput": 300, "avg": 300, "p50": 300, "p90": 400, "p95": 600, "p99": 1_000}
 
@@ -127,7 +126,7 @@ class Comparison:
             rows.append((f"{one.id:<3} {one.label}", *figures_of(one.figures), str(one.verdict or ""), word))
         head = f"{self.model} · {self.workload} · {self.objective} · {self.runs} runs in {self.spent_s:.0f} s"
         shown = table(("", "requests/s", "p50 ms", "p99 ms", "against A", "verdict"), rows)
-        legend = "Figures: median [lowest–highest] of the runs; ratios: how many times better, with a 99.3 % interval."
+        legend = "Figures: median [lowest–highest] of the runs, p50 and p99 of all their requests; ratios: how many times better, with a 99.3 % interval."
         return "\n".join([head, "", shown, "", legend, *self.notes, "", *self.conclusions])
 
     @property
@@ -163,8 +162,8 @@ class Comparison:
             )
         if "p99" in self.objective:
             fewest = min((one.figures.requests for one in self.compared if one.figures), default=0)
-            if fewest < _ENOUGH_FOR_P99:
-                notes.append(f"p99 stands on {fewest} requests a side; {_ENOUGH_FOR_P99} are needed for a steady one.")
+            if fewest < ENOUGH_FOR_P99:
+                notes.append(f"p99 stands on {fewest} requests a side; {ENOUGH_FOR_P99} are needed for a steady one.")
         return notes
 
     def to_dict(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from perf.load import window_ms as planned_window_ms
 from perf.measurement import Load, Measurement
 from perf.outcome import Outcome, cross_checked, judge, rejections
 from perf.pa_output import read_row, read_stdout
+from perf.pooled import REQUESTS_FILE
 from perf.process import ForeignLoad, Run, run_until
 from perf.profile_export import (
     Requests,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from tooling.runtime import Runtime
 
 _CSV, _STDOUT, _STDERR, _META = "result.csv", "stdout.txt", "stderr.txt", "meta.json"
-_EXPORT, _REQUESTS = "export.json", "requests.csv"
+_EXPORT = "export.json"
 _ALWAYS = ("-s", "1000000", "-r", str(WINDOWS), "-f", _CSV, "-v", "--verbose-csv", "--profile-export-file", _EXPORT)
 """perf_analyzer never judges a run unstable itself, and writes everything it knows."""
 
@@ -181,7 +182,7 @@ def _fresh(raw_dir: Path) -> Path:
     """Make the directory; a result left from an earlier run must not be taken for this one's."""
     with writing(raw_dir):
         raw_dir.mkdir(parents=True, exist_ok=True)
-        for name in (_CSV, _META, _EXPORT, _REQUESTS):
+        for name in (_CSV, _META, _EXPORT, REQUESTS_FILE):
             (raw_dir / name).unlink(missing_ok=True)
         for name in (_STDOUT, _STDERR):
             (raw_dir / name).write_bytes(b"")
@@ -253,7 +254,7 @@ def _from_export(
         requests = read_profile_export(path, empty_finals=True)
     with writing(path):
         path.unlink()
-    write_requests(path.with_name(_REQUESTS), requests)
+    write_requests(path.with_name(REQUESTS_FILE), requests)
     figures: dict[str, Any] = {}
     planned_ns = load.planned_ns(len(requests.sent_ns))
     if planned_ns is not None:

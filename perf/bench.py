@@ -244,6 +244,7 @@ class Bench:
                 server_pid=target.pid,
                 batching=self._subject.base.config.max_batch_size > 0,
                 statistics=asking.statistics,
+                metrics=target.metrics,
             )
             if asking.found_dead:
                 raise asking.found_dead

@@ -85,7 +85,7 @@ def _cost(result: TuneResult) -> list[str]:
     chosen = result.chosen
     if chosen is None or chosen == result.default or chosen.figures is None or result.default.figures is None:
         return []
-    ours, theirs = chosen.figures.p99_us.median, result.default.figures.p99_us.median
+    ours, theirs = chosen.figures.p99_us.middle, result.default.figures.p99_us.middle
     lines = [f"p99 {ours / 1e3:.1f} ms in place of {theirs / 1e3:.1f} ms"] if theirs else []
     knobs = chosen.candidate.knobs
     if knobs.max_queue_delay_us:

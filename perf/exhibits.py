@@ -43,7 +43,7 @@ def _lines(result: TuneResult, found: dict[str, Any]) -> XYChart | None:
         for one in found["lines"]
     }
     measured = [
-        (t.figures.throughput_rps.median, t.figures.p99_us.median / 1e3, f"measured: {t.candidate.label}")
+        (t.figures.throughput_rps.middle, t.figures.p99_us.middle / 1e3, f"measured: {t.candidate.label}")
         for t in (result.default, result.chosen)
         if t and t.figures
     ]
@@ -81,7 +81,7 @@ def _split(result: TuneResult) -> BarChart | None:
         f = trial.figures
         if f is None or f.queue_us is None or f.compute_us is None:
             continue
-        rest = max(0.0, f.avg_us.median - f.queue_us - f.compute_us)
+        rest = max(0.0, f.avg_us.middle - f.queue_us - f.compute_us)
         parts = {"queue": f.queue_us, "compute": f.compute_us, "rest": rest}
         text = f"{' + '.join(f'{us / 1e3:.0f}' for us in parts.values())} ms"
         rows.append((_name(trial, result), text, list(_stacked(parts))))

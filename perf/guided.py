@@ -93,9 +93,9 @@ def _check(sweep: Sweep, one: Expected, trial: Trial) -> Check | None:
         one.candidate.id,
         one.candidate.label,
         p.throughput_rps,
-        trial.figures.throughput_rps.median,
+        trial.figures.throughput_rps.middle,
         p.p99_us,
-        trial.figures.p99_us.median,
+        trial.figures.p99_us.middle,
         sweep.gain(one),
         trial.verdict.ratio,
     )
@@ -103,4 +103,4 @@ def _check(sweep: Sweep, one: Expected, trial: Trial) -> Check | None:
 
 def _latencies(trials: Sequence[Trial], default: Trial) -> dict[Candidate, float]:
     """The measured mean latencies."""
-    return {t.candidate: t.figures.avg_us.median for t in (default, *trials) if t.figures and t.figures.avg_us.median}
+    return {t.candidate: t.figures.avg_us.middle for t in (default, *trials) if t.figures and t.figures.avg_us.middle}

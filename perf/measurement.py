@@ -8,6 +8,8 @@ from typing import Any, Literal, TypedDict
 
 FOREIGN_CORES = 0.3
 """From this load of other programs on, throughput and p99 of a small host are visibly disturbed."""
+ENOUGH_FOR_P99 = 2_000
+"""From so many requests on a p99 is steady: twenty are slower."""
 
 Status = Literal[
     "ok",  # a result that can be compared

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from perf.measurement import Measurement, Status
+from perf.measurement import ENOUGH_FOR_P99, Measurement, Status
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     Integers = npt.NDArray[np.int64]
 
-_ENOUGH_FOR_P99 = 1000
 _MUCH_OVERHEAD_PERCENT = 20
 _MANY_FOREIGN_CORES = 0.3
 
@@ -244,8 +243,8 @@ def _fell_behind(m: Measurement, planned_ns: Integers | None) -> bool:
 
 
 def _short(m: Measurement) -> str | None:
-    if m.requests is not None and m.requests < _ENOUGH_FOR_P99:
-        return f"p99 stands on {m.requests} requests; {_ENOUGH_FOR_P99} are needed for a steady one"
+    if m.requests is not None and m.requests < ENOUGH_FOR_P99:
+        return f"p99 stands on {m.requests} requests; {ENOUGH_FOR_P99} are needed for a steady one"
     return None
 
 

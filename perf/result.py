@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perf.measurement import FOREIGN_CORES
+from perf.measurement import ENOUGH_FOR_P99, FOREIGN_CORES
 from perf.trial import Figures, Spread, Trial
 from tooling.console import table
 
@@ -86,6 +86,9 @@ class TuneResult:
                 f"Other programs used {FOREIGN_CORES:g} cores or more during {self.disturbed} of {self.runs} runs: "
                 "compare settings by their ratios, which are of paired runs, not by their figures."
             )
+        figures = self.chosen and self.chosen.figures
+        if "p99" in self.objective and figures and figures.requests < ENOUGH_FOR_P99:
+            notes.append(f"p99 stands on {figures.requests} requests; {ENOUGH_FOR_P99} are needed for a steady one.")
         return tuple(notes)
 
     def text(self) -> str:
@@ -93,7 +96,7 @@ class TuneResult:
         header = ("setting", "requests/s", "p50 ms", "p99 ms", "against current", "verdict")
         rows = [(self._name(t), *figures(t), t.gain, t.outcome) for t in (self.default, *self.trials)]
         head = f"{self.model} · {self.workload} · {self.objective} · {self.effort}"
-        legend = "Figures: median [lowest–highest] of the runs."
+        legend = "Figures: median [lowest–highest] of the runs; p50 and p99 of all their requests."
         return "\n".join([head, self.method, "", table(header, rows), "", legend, *self.notes, "", self.conclusion])
 
     @property
@@ -106,7 +109,7 @@ class TuneResult:
         if self.chosen and self.chosen != self.default:
             rows.append(("chosen", *figures(self.chosen)))
         shown = table((self.model, "requests/s", "p50 ms", "p99 ms"), rows)
-        legend = f"{self.workload}; median [lowest–highest] of the runs."
+        legend = f"{self.workload}; median [lowest–highest] of the runs, p50 and p99 of all their requests."
         return "\n".join([shown, "", legend, *self.notes, "", self.conclusion])
 
     def _name(self, trial: Trial) -> str:
@@ -154,6 +157,6 @@ def figures_of(found: Figures | None) -> tuple[str, str, str]:
 
 def _spread(found: Spread, scale: float = 1) -> str:
     """`24.1 [22.0–26.3]`, with decimals as far as they tell something."""
-    digits = 0 if found.median >= 100 * scale else 1
-    median, low, high = (f"{value / scale:.{digits}f}" for value in (found.median, found.low, found.high))
-    return f"{median} [{low}–{high}]"
+    digits = 0 if found.middle >= 100 * scale else 1
+    middle, low, high = (f"{value / scale:.{digits}f}" for value in (found.middle, found.low, found.high))
+    return f"{middle} [{low}–{high}]"

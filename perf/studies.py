@@ -62,10 +62,10 @@ class StudyFile:
         return [Setting(name, self._label(name), figures) for name, figures in found if figures]
 
     def frontier(self) -> list[Setting]:
-        """The settings that no other one beats in both throughput and p99 (medians), fastest first."""
+        """The settings that no other one beats in both throughput and p99 fastest first."""
         settings = self.settings()
         kept = [one for one in settings if not any(_beats(other.figures, one.figures) for other in settings)]
-        return sorted(kept, key=lambda one: -one.figures.throughput_rps.median)
+        return sorted(kept, key=lambda one: -one.figures.throughput_rps.middle)
 
     def _runs(self) -> Iterator[tuple[Record, Measurement]]:
         for record in self.records:
@@ -116,9 +116,9 @@ def _setting_id(record: Record) -> str:
 
 
 def _beats(one: Figures, other: Figures) -> bool:
-    rate, latency = one.throughput_rps.median, one.p99_us.median
-    at_least = rate >= other.throughput_rps.median and latency <= other.p99_us.median
-    return at_least and (rate, latency) != (other.throughput_rps.median, other.p99_us.median)
+    rate, latency = one.throughput_rps.middle, one.p99_us.middle
+    at_least = rate >= other.throughput_rps.middle and latency <= other.p99_us.middle
+    return at_least and (rate, latency) != (other.throughput_rps.middle, other.p99_us.middle)
 
 
 def newest(studies: Path = STUDIES) -> Path:

@@ -4,7 +4,7 @@ above client."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +70,11 @@ class Target(ABC):
     @abstractmethod
     def pid(self) -> int | None: ...
 
+    @property
+    def metrics(self) -> Callable[[], str] | None:
+        """What reads the server's metrics, which tell refused requests by reason; None where their port is unknown."""
+        return None
+
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """What of the server a measurement holds for; known before entering."""
@@ -133,6 +138,10 @@ class EmbeddedTarget(Target):
     @property
     def pid(self) -> int:
         return self.server.pid
+
+    @property
+    def metrics(self) -> Callable[[], str]:
+        return self.server.metrics
 
     def facts(self) -> dict[str, Any]:
         return embedded_facts()

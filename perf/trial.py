@@ -10,6 +10,7 @@ from typing import Any, Literal
 from perf.compare import Verdict
 from perf.grid import Candidate
 from perf.measurement import Measurement
+from perf.pooled import pooled_us
 from perf.slo import METRICS, Slo
 from tooling.config import knobs as knobs_of
 
@@ -19,15 +20,16 @@ State = Literal["default", "compared", "screened out", "failed", "not explored"]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median and range of one figure over several runs."""
+    """One figure of several runs and its range over them. `middle` is the median run's, of latency percentiles that of
+    all requests together."""
 
-    median: float
+    middle: float
     low: float
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        return cls(statistics.median(values), min(values), max(values))
+    def of(cls, values: Sequence[float], pooled: float | None = None) -> Spread:
+        return cls(statistics.median(values) if pooled is None else pooled, min(values), max(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +58,13 @@ class Figures:
             sum(us or 0.0 for us in (p.compute_input_us, p.compute_infer_us, p.compute_output_us)) for p in points
         ]
         queued = [p.queue_us for p in points if p.queue_us is not None]
+        pooled = pooled_us(points)
         return cls(
             runs=len(points),
             throughput_rps=Spread.of([p.throughput_rps or 0.0 for p in points]),
             avg_us=Spread.of([p.avg_us or 0.0 for p in points]),
-            p50_us=Spread.of([p.p50_us or 0.0 for p in points]),
-            p99_us=Spread.of([p.p99_us or 0.0 for p in points]),
+            p50_us=Spread.of([p.p50_us or 0.0 for p in points], pooled.get("p50_us")),
+            p99_us=Spread.of([p.p99_us or 0.0 for p in points], pooled.get("p99_us")),
             mean_batch=statistics.fmean(batches) if batches else None,
             queue_us=statistics.fmean(queued) if queued else None,
             compute_us=statistics.fmean(computed) if any(computed) else None,
@@ -145,20 +148,20 @@ class Trial:
 
 
 def within_limit(points: Sequence[Measurement], slo: Slo) -> bool | None:
-    """Whether the medians of the runs keep every limit; None without a limit or without runs."""
+    """Whether the runs taken together keep every limit; None without a limit or without runs."""
     if not slo.terms or not points:
         return None
-    return slo.met(medians(points))
+    return slo.met(together(points))
 
 
-def medians(points: Sequence[Measurement]) -> dict[str, float]:
-    """The median over runs of each figure that may be limited and that all of them have."""
+def together(points: Sequence[Measurement]) -> dict[str, float]:
+    """Each figure that may be limited and that all runs have: its median, of latency percentiles that of all requests."""
     found = {}
     for metric in METRICS.values():
         values = [value for p in points if (value := getattr(p, metric.field, None)) is not None]
         if len(values) == len(points):
             found[metric.field] = statistics.median(values)
-    return found
+    return {**found, **pooled_us(points)}
 
 
 def choose(default: Trial, trials: Sequence[Trial]) -> Trial | None:

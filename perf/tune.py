@@ -163,7 +163,7 @@ def _other_loads(request: TuneRequest, plan: Plan, subject: Subject, rate_rps: f
 
 
 def _rate(trial: Trial) -> float:
-    return trial.figures.throughput_rps.median if trial.figures else 0.0
+    return trial.figures.throughput_rps.middle if trial.figures else 0.0
 
 
 def _search(

@@ -206,7 +206,7 @@ def test_a_result_cut_short_by_a_signal_is_not_a_result():
 def test_a_quiet_closed_loop_has_only_the_warning_about_p99():
     checked = cross_checked(recorded("closed_loop", concurrency(1)))
     assert checked.status == "ok"
-    assert checked.warnings == ("p99 stands on 155 requests; 1000 are needed for a steady one",)
+    assert checked.warnings == ("p99 stands on 155 requests; 2000 are needed for a steady one",)
 
 
 @pytest.mark.parametrize(

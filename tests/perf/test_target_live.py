@@ -137,6 +137,27 @@ def test_a_killed_run_is_given_back_later(
     assert run_cli("restore", "--json").json["data"] == {"restored": []}
 
 
+def test_a_damaged_journal_keeps_nothing_else_from_being_given_back(
+    running: EmbeddedServer, tmp_path: Path, run_cli: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    journals = tmp_path / "tritune" / "restore"
+    subprocess.run([sys.executable, "-c", KILLED, running.http_url, journals], check=False)
+    assert delay(running) == 5_000
+    texts = {"cut.json": '{"url": "127.0.0.1:1", "model": "dou', "a list.json": "[1, 2]", "empty.json": ""}
+    texts |= {"binary.json": "\0\x7f", "gone.json": '{"url": "127.0.0.1:1", "model": "m", "original": {}}'}
+    for name, text in texts.items():
+        (journals / name).write_text(text)
+    given = run_cli("restore")
+    assert given.code == 2 and given.out == ""
+    assert f"{running.http_url}, `double`: its own configuration is loaded again" in given.err
+    assert given.err.count("the journal is damaged") == 3
+    assert "load the model's configuration by hand, then delete this file" in given.err
+    assert "127.0.0.1:1" in given.err, "the server that is gone is told of too"
+    assert delay(running) == 0
+    assert sorted(path.name for path in journals.iterdir()) == ["a list.json", "binary.json", "cut.json", "gone.json"]
+
+
 @pytest.mark.long
 def test_what_somebody_else_changed_since_stays(running: EmbeddedServer, repository: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", KILLED, running.http_url, tmp_path], check=False)

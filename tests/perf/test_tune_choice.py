@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from perf.compare import Verdict
 from perf.grid import Candidate
 from perf.measurement import Measurement
+from perf.pooled import REQUESTS_FILE
+from perf.profile_export import Requests, write_requests
 from perf.slo import Slo
 from perf.trial import Figures, Spread, Trial, choose, within_limit
 from tooling.config.knobs import Knobs
@@ -72,6 +76,28 @@ def test_limits_are_kept_by_the_median() -> None:
     assert within_limit(points, Slo()) is None
     assert within_limit([], Slo.parse("p99<1us")) is None
     assert within_limit([point(), *points], Slo.parse("p99<1s")) is None, "one run has no p99"
+
+
+def test_percentiles_are_those_of_all_requests_together(tmp_path: Path) -> None:
+    """A pause that one run of three has: the median of the p99 hides it, one in fifty of all requests does not."""
+    runs = []
+    for number, slow in enumerate((0, 0, 20)):
+        sent = np.arange(200, dtype=np.int64) * 1_000_000
+        took = np.where(np.arange(200) < slow, 90_000_000, 10_000_000 + number)
+        (tmp_path / str(number)).mkdir()
+        write_requests(
+            tmp_path / str(number) / REQUESTS_FILE, Requests(sent, sent + took, sent + took, np.ones_like(sent), {})
+        )
+        p99 = 90_000.0 if slow else 10_000.0
+        runs.append(point(raw_dir=str(tmp_path / str(number)), p50_us=10_000.0, p99_us=p99, requests=200))
+    figures = Figures.of(runs)
+    assert figures is not None and figures.requests == 600
+    assert figures.p99_us == Spread(90_000.0, 10_000.0, 90_000.0)
+    assert figures.p50_us.middle == pytest.approx(10_000, abs=0.01)
+    assert within_limit(runs, Slo.parse("p99<80ms")) is False
+    assert within_limit(runs, Slo.parse("p95<80ms")) is True, "three in a hundred are slow"
+    (tmp_path / "2" / REQUESTS_FILE).unlink()
+    assert within_limit(runs, Slo.parse("p99<80ms")) is True, "without the times of every run it is the median"
 
 
 def test_figures_are_median_and_range() -> None:

@@ -36,7 +36,7 @@ def test_quickstart_and_its_second_run(minilm_repository: Path, run_cli: Callabl
     assert second.code == 0, second.err
     assert (study / "study.jsonl").read_bytes() == before
     assert second.json["data"]["report"] == str(directory / "report.html")
-    assert second.json["data"]["default"]["figures"]["throughput_rps"]["median"] > 1
+    assert second.json["data"]["default"]["figures"]["throughput_rps"]["middle"] > 1
 
 
 @pytest.mark.live

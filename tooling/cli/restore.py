@@ -16,10 +16,10 @@ def restore(
     force: bool = typer.Option(False, "--force", help="Also where somebody else has changed the configuration since."),
 ) -> None:
     """Load again what a model on a running server had before a killed `--allow-reconfigure` run changed it."""
+    from tooling.server.journal import outcome
     from tooling.server.journal import restore as give_back
 
     console = console_of(context)
-    found = give_back(force=force)
-    words = {True: "its own configuration is loaded again", False: "had its own configuration already"}
-    text = "\n".join(f"{where}: {words[changed]}" for where, changed in found) or "nothing to give back"
+    found = give_back(force=force, tell=console.info)
+    text = "\n".join(outcome(*one) for one in found) or "nothing to give back"
     console.result({"restored": [{"model": where, "loaded": changed} for where, changed in found]}, text)

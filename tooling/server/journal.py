@@ -7,12 +7,12 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from tooling.errors import Refused, UsageError
+from tooling.errors import Refused, TrituneError, UsageError
 from tooling.repository import writing
 from tooling.server.running import RunningServer
 
@@ -106,20 +106,34 @@ def give_back(server: RunningServer, state: Mapping[str, Any], *, force: bool = 
     return True
 
 
-def restore(directory: Path | None = None, *, force: bool = False) -> list[tuple[str, bool]]:
+def restore(
+    directory: Path | None = None, *, force: bool = False, tell: Callable[[str], None] = lambda text: None
+) -> list[tuple[str, bool]]:
     """Give back what killed runs left; for each model its `URL, NAME` and whether it had to be loaded.
 
-    Raises UsageError for a journal that a running process holds or that is damaged; as `give_back` otherwise.
+    Each is tried, whatever becomes of the others, and told as it is given back. Then raises the first error, with the
+    problems of all: UsageError for a journal that a running process holds or that is damaged; as `give_back` otherwise.
     """
-    found = []
+    found, errors = [], list[TrituneError]()
     for path in sorted((directory or journals()).glob("*.json")):
-        with _locked(path):
-            state = _read(path)
-            if state:
-                changed = give_back(RunningServer(state["url"]), state, force=force)
-                found.append((f"{state['url']}, `{state['model']}`", changed))
-            path.unlink(missing_ok=True)
+        try:
+            with _locked(path):
+                state = _read(path)
+                if state:
+                    changed = give_back(RunningServer(state["url"]), state, force=force)
+                    found.append((f"{state['url']}, `{state['model']}`", changed))
+                    tell(outcome(*found[-1]))
+                path.unlink(missing_ok=True)
+        except TrituneError as error:
+            errors.append(error)
+    if errors:
+        raise type(errors[0])(problems=[problem for error in errors for problem in error.problems])
     return found
+
+
+def outcome(model: str, loaded: bool) -> str:
+    """What became of a model, in words."""
+    return f"{model}: {'its own configuration is loaded again' if loaded else 'had its own configuration already'}"
 
 
 def _locked(path: Path) -> IO[bytes]:
