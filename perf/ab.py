@@ -126,7 +126,10 @@ class Comparison:
             rows.append((f"{one.id:<3} {one.label}", *figures_of(one.figures), str(one.verdict or ""), word))
         head = f"{self.model} · {self.workload} · {self.objective} · {self.runs} runs in {self.spent_s:.0f} s"
         shown = table(("", "requests/s", "p50 ms", "p99 ms", "against A", "verdict"), rows)
-        legend = "Figures: median [lowest–highest] of the runs, p50 and p99 of all their requests; ratios: how many times better, with a 99.3 % interval."
+        legend = (
+            "Figures: median [lowest–highest] of the runs, p50 and p99 of all their requests; ratios: how many times "
+            "better, with a 99.3 % interval."
+        )
         return "\n".join([head, "", shown, "", legend, *self.notes, "", *self.conclusions])
 
     @property

@@ -90,6 +90,8 @@ def _cost(result: TuneResult) -> list[str]:
     knobs = chosen.candidate.knobs
     if knobs.max_queue_delay_us:
         lines.append(f"a lone request may wait {knobs.max_queue_delay_us / 1e3:g} ms for others")
+    if chosen.candidate.form:
+        lines.append(f"other answers: those of {chosen.candidate.form}")
     if chosen.candidate.edges:
         lines.append(
             f"requests must be padded to {', '.join(map(str, chosen.candidate.edges))} tokens before they are sent"
@@ -136,6 +138,8 @@ def _edges(trial: Trial | None) -> tuple[int, ...]:
 def _way_back(result: TuneResult, hardware: str) -> list[str]:
     if result.chosen is None or result.chosen == result.default:
         return []
+    if form := result.chosen.candidate.form:
+        return [f"serve {result.model} as it is, in place of {form}: its files are unchanged"]
     return [
         f"start Triton without --model-config-name={hardware}: config.pbtxt is unchanged",
         f"or remove {result.model}/configs/{hardware}.pbtxt and load the model again",

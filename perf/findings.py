@@ -22,7 +22,7 @@ SHARES = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 FIXED_WAIT_US = 50_000
 """How long a server that only sends whole batches waits for one, at most."""
 NOT_EXPLORED = (
-    "other precisions and backends of the model, and their parameters beside the threads of an instance",
+    "precisions, backends and parameters of the model that were not given with --also",
     "a model for each length bucket",
     "response cache, priorities, queue policies and the rate limiter: they stay as configured",
 )

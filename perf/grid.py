@@ -12,7 +12,7 @@ from tooling.config.knobs import Knobs, describe
 DELAYS_US = (0, 2_000)
 WIDE_DELAYS_US = (0, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
 WIDE_SIZES = (1, 2, 4, 8, 16, 32, 64)
-PADDING = "padding"
+PADDING, FORM = "padding", "form"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +20,19 @@ class Candidate:
     """One setting: a stable `id`, its knobs, and the names of what differs from the current config.
 
     With `edges` the requests are padded to the next of these lengths before they are sent; free lengths otherwise.
+    `form` names another form of the model that takes its place (perf.forms).
     """
 
     id: str
     knobs: Knobs
     changed: tuple[str, ...] = ()
     edges: tuple[int, ...] = ()
+    form: str = ""
 
     @property
     def label(self) -> str:
-        text = describe(self.knobs)
-        return f"{text}, padded to {' '.join(map(str, self.edges))}" if self.edges else text
+        padded = f"padded to {' '.join(map(str, self.edges))}" if self.edges else ""
+        return ", ".join(filter(None, [self.form, describe(self.knobs), padded]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from tooling.errors import Refused
 SCREEN_PAIRS = 2
 """One A B B A block: enough to see what is far off, never enough to win."""
 FINALISTS = 3
+COMPARISON_S = 30
+"""About what six pairs of a model take, loading included."""
 CUT = 0.9
 """A setting whose screening ratio is below this is not compared further."""
 _LOAD_S = 4.0
@@ -51,6 +53,11 @@ class Budget:
     seconds: float = math.inf
     points: int | None = None
 
+    def without(self, comparisons: int) -> Budget:
+        """What is left for the search when so many comparisons of the setting found are to follow: at least half."""
+        seconds = max(self.seconds - COMPARISON_S * comparisons, self.seconds / 2)
+        return Budget(seconds, None if self.points is None else max(self.points - comparisons, 2))
+
     def __str__(self) -> str:
         return f"{self.points} points" if self.points is not None else f"{self.seconds:.0f} s"
 
@@ -59,7 +66,7 @@ class Search:
     """One search; nothing in it depends on the clock but `bench.spent_s`. `points` holds every run used."""
 
     def __init__(self, bench: Bench, slo: Slo, budget: Budget, console: Console) -> None:
-        self._bench, self._slo, self._budget, self._console = bench, slo, budget, console
+        self._bench, self._slo, self.budget, self._console = bench, slo, budget, console
         self._trials: dict[str, Trial] = {}
         self._measured = {"default"}
         self._current: list[Measurement] = []
@@ -84,8 +91,8 @@ class Search:
                 self._trials[finalist.candidate.id] = self._compare(finalist)
         return self.current(default, self._current or screening), tuple(self._trials[c.id] for c in tries)
 
-    def confirm(self, finalists: Mapping[Candidate, float]) -> list[Trial]:
-        """Compare settings that a prediction chose, with the ratio it gives each, in this order."""
+    def confirm(self, finalists: Mapping[Candidate, float | None]) -> list[Trial]:
+        """Compare settings chosen beforehand, with the ratio that a prediction gives each, if any, in this order."""
         trials = []
         with self._console.progress("tuning", LOOKS[0] * len(finalists)) as self._progress:
             self._bench.prepare()
@@ -219,7 +226,7 @@ class Search:
         return gain(*(self._slo.objective.score(point) or 0.0 for point in (a, b)))
 
     def _affordable(self, candidate: Candidate, seconds: float, *, pairs: int) -> bool:
-        most = self._budget.points
+        most = self.budget.points
         if most is not None and len(self._measured | {candidate.id}) > most:
             return False
-        return self._bench.spent_s + seconds + 2 * pairs * self._bench.run_s <= self._budget.seconds
+        return self._bench.spent_s + seconds + 2 * pairs * self._bench.run_s <= self.budget.seconds

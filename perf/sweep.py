@@ -228,6 +228,14 @@ class Sweep:
         common = statistics.geometric_mean(found.values()) if found else 1.0
         return replace(self, factors={**self.factors, **found}, common=common)
 
+    def in_form(self, one: Candidate, avg_us: float) -> Sweep:
+        """The same for another form of the model, all of whose executions take longer or shorter than this one's by
+        what the mean latency of `one` tells."""
+        setting = self.setting(one.knobs)
+        ratio = self._factor(one, avg_us) / self.factors.get(setting, self.common)
+        factors = {known: ratio * factor for known, factor in self.factors.items()}
+        return replace(self, factors=factors, common=ratio * self.common)
+
     def _factor(self, one: Candidate, avg_us: float) -> float:
         """How many times longer executions take than the curve says, by bisection on the mean latency."""
         low, high = 0.25, 4.0

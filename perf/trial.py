@@ -119,6 +119,7 @@ class Trial:
             "knobs": knobs_of.to_dict(candidate.knobs),
             "changed": list(candidate.changed),
             "edges": list(candidate.edges),
+            "form": candidate.form,
             "state": self.state,
             "outcome": self.outcome,
             "figures": asdict(self.figures) if self.figures else None,
@@ -134,7 +135,11 @@ class Trial:
     def from_dict(cls, data: dict[str, Any]) -> Trial:
         return cls(
             Candidate(
-                data["id"], knobs_of.from_dict(data["knobs"]), tuple(data["changed"]), tuple(data.get("edges", ()))
+                data["id"],
+                knobs_of.from_dict(data["knobs"]),
+                tuple(data["changed"]),
+                tuple(data.get("edges", ())),
+                data.get("form", ""),
             ),
             data["state"],
             Figures.from_dict(data["figures"]),
@@ -155,7 +160,7 @@ def within_limit(points: Sequence[Measurement], slo: Slo) -> bool | None:
 
 
 def together(points: Sequence[Measurement]) -> dict[str, float]:
-    """Each figure that may be limited and that all runs have: its median, of latency percentiles that of all requests."""
+    """Each figure that may be limited and that all runs have: its median, or the percentile of all requests."""
     found = {}
     for metric in METRICS.values():
         values = [value for p in points if (value := getattr(p, metric.field, None)) is not None]

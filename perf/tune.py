@@ -13,7 +13,7 @@ from perf.bench import Bench, Load, Stage, Subject
 from perf.buckets import pad
 from perf.curve import ServiceCurve, Setting
 from perf.findings import findings
-from perf.grid import Candidate, instances_in_effect, threads_in_effect
+from perf.grid import FORM, Candidate, instances_in_effect, threads_in_effect
 from perf.guided import Guided, guided
 from perf.input_data import write_input_data
 from perf.lengths import fit_to_model
@@ -76,7 +76,7 @@ def tune(
     or Triton refuses it, ExternalError when the server or perf_analyzer fails.
     """
     target = running or EmbeddedTarget(_repository(request), runtime)
-    plan = plan_of(request, analyzer, console, target.facts())
+    plan = plan_of(request, analyzer, console, target.facts(), server_is_ours=running is None)
     with Study(plan.study_dir, plan.header, session()) as study:
         kept = sum(record["record"] == "measurement" for record in study.records)
         console.info(f"study {study.directory}{f': {kept} runs are there already' if kept else ''}")
@@ -84,10 +84,11 @@ def tune(
             console.warning(caution)
         variants = _Variants(request, plan, study.directory)
         with resumable(), Bench(variants.subject, study, target, analyzer) as bench:
-            search = Search(bench, request.slo, request.budget, console)
+            search = Search(bench, request.slo, request.budget.without(len(plan.forms)), console)
             found = _search(request, plan, variants, target, bench, search, console)
             if not search.points:
                 raise Refused(problems=[Problem(t.reason or t.state, where=t.candidate.label) for t in found.trials])
+            found = _with_forms(found, request, plan, variants, search)
             chosen = choose(found.default, found.trials)
             rechecks = []
             if chosen and chosen != found.default and not chosen.candidate.edges:
@@ -125,7 +126,7 @@ class _Variants:
     def admit(self, *candidates: Candidate) -> None:
         """Make settings measurable; requests that are padded for one are written."""
         for one in candidates:
-            self._others[one.id] = Variant(one.id, apply(one.knobs, self._plan.free), self._plan.model_dir)
+            self._others[one.id] = self._plan.variant(one)
             if one.edges:
                 path = self._directory / f"input-padded-{'-'.join(map(str, one.edges))}.json"
                 lengths = tuple(pad(self._plan.workload.lengths, one.edges))
@@ -212,6 +213,30 @@ def _search(
     return _Found(method, search.current(plan.default), (*found.trials, *more), found)
 
 
+def _with_forms(found: _Found, request: TuneRequest, plan: Plan, variants: _Variants, search: Search) -> _Found:
+    """What was found, and the other forms of the model under the best setting of it."""
+    search.budget = request.budget
+    best = (choose(found.default, found.trials) or found.default).candidate
+    trials = []
+    for number, form in enumerate(plan.forms, start=1):
+        knobs = form.knobs(best.knobs)
+        one = replace(best, id=f"{best.id}-form{number}", knobs=knobs, changed=(*best.changed, FORM), form=form.text)
+        if reason := form.refusal(request.slo):
+            trials.append(Trial(one, "failed", reason=reason))
+            continue
+        variants.admit(one)
+        trials += search.confirm({one: None})
+    default = search.current(plan.default) if trials else found.default
+    return replace(found, default=default, trials=(*found.trials, *trials))
+
+
+def _of_form(found: Guided, best: Trial) -> Guided:
+    """The search with predictions for the form of the model that was taken."""
+    if not best.candidate.form or best.figures is None:
+        return found
+    return replace(found, sweep=found.sweep.in_form(best.candidate, best.figures.avg_us.middle))
+
+
 def _curve_request(request: TuneRequest, plan: Plan) -> ProfileRequest:
     """A few short points a setting: rows that the traffic can reach, the ends of its lengths."""
     most = max(c.knobs.max_batch_size for c in (plan.default, *plan.wide))
@@ -264,10 +289,9 @@ def _result(
     default = found.default
     if chosen and chosen.against:  # runs of the same minutes, so that both rows of the table are comparable
         default = replace(default, figures=chosen.against)
-    shown = None
+    shown, best = None, chosen or default
     if found.guided:
-        best = chosen or default
-        shown = findings(found.guided, best.candidate, request.wanted, rechecks).to_dict()
+        shown = findings(_of_form(found.guided, best), best.candidate, request.wanted, rechecks).to_dict()
     return TuneResult(
         model=plan.model_dir.name,
         workload=f"{plan.workload}{spread}",
@@ -291,7 +315,7 @@ def _config_diff(plan: Plan, chosen: Trial | None) -> str:
     """What the chosen setting changes, without comments."""
     if chosen is None or not chosen.candidate.changed:
         return ""
-    before, after = (_statements(render(c)) for c in (plan.config, apply(chosen.candidate.knobs, plan.free)))
+    before, after = (_statements(render(c)) for c in (plan.config, plan.variant(chosen.candidate).config))
     return "\n".join(difflib.unified_diff(before, after, "config.pbtxt", "tuned", n=1, lineterm=""))
 
 

@@ -9,18 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perf.findings import Wanted
+from perf.forms import Form, forms
 from perf.grid import Candidate, Grid, candidates, current, wide
 from perf.input_check import check_input_data, expected_inputs
 from perf.lengths import fit_to_model, traffic_lengths
 from perf.load import window_ms as planned_window_ms
+from perf.operands import Base
 from perf.preflight import fitted
 from perf.provenance import conditions, sha256
 from perf.search import Budget
 from perf.slo import Slo
 from perf.study import Record, study_dir
+from perf.target import Variant
 from perf.workload import Workload
 from tooling.config.changes import knob_problems
-from tooling.config.knobs import one_group, read
+from tooling.config.knobs import apply, one_group, read
 from tooling.errors import UsageError
 from tooling.repository import locate_model, read_config, usable_cores
 from tooling.signature.onnx_file import read_onnx
@@ -44,6 +47,7 @@ class TuneRequest:
     `study_dir` is by default a directory in `studies` named after the whole question, so that the same question finds
     its study again; `tokenizer_dir` by default the one in the model directory. `direct` leaves the simulator out.
     `input_data` are the user's own requests in perf_analyzer's JSON, in place of made ones; only for a direct search.
+    `also` names other forms of the model to try with the setting found (perf.forms).
     """
 
     model_dir: Path
@@ -58,13 +62,14 @@ class TuneRequest:
     direct: bool = False
     input_data: Path | None = None
     wanted: Wanted = field(default_factory=Wanted)
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A request with all it stands on: `free` is the config that settings are applied to, with one
-    instance group; `tries` are for a direct search, `wide` for the simulator; `header` names the
-    question, which finds its study in `study_dir` again."""
+    instance group; `tries` are for a direct search, `wide` for the simulator, `forms` for the setting found; `header`
+    names the question, which finds its study in `study_dir` again."""
 
     model_dir: Path
     signature: ModelSignature
@@ -75,11 +80,26 @@ class Plan:
     tries: tuple[Candidate, ...]
     wide: tuple[Candidate, ...]
     window_ms: int
+    forms: tuple[Form, ...]
     header: Record
     study_dir: Path
 
+    def variant(self, one: Candidate) -> Variant:
+        """A setting as it is loaded: its configuration, and the files of its form of the model."""
+        form = next((form for form in self.forms if form.text == one.form), None)
+        if form is None:
+            return Variant(one.id, apply(one.knobs, self.free), self.model_dir)
+        return form.variant(one.id, apply(one.knobs, form.config))
 
-def plan_of(request: TuneRequest, analyzer: PerfAnalyzer, console: Console, server: Mapping[str, Any]) -> Plan:
+
+def plan_of(
+    request: TuneRequest,
+    analyzer: PerfAnalyzer,
+    console: Console,
+    server: Mapping[str, Any],
+    *,
+    server_is_ours: bool = True,
+) -> Plan:
     """Everything that a request fixes, on a server of these facts.
 
     Raises UsageError for a request or a model that cannot be tuned.
@@ -108,12 +128,14 @@ def plan_of(request: TuneRequest, analyzer: PerfAnalyzer, console: Console, serv
     if request.input_data is not None:
         rows = workload.batch[0] if config.max_batch_size else 1
         check_input_data(request.input_data, expected_inputs(config), rows=rows)
+    others = forms(request.also, Base(source.name, config, source.model_dir if server_is_ours else None))
     window_ms = planned_window_ms(workload) or _window_ms(request.slo)
     question: Record = {
         "command": "tune",
         "workload": workload.model_dump(mode="json"),
         "input_data": sha256(request.input_data) if request.input_data else None,
         "grid": [candidate.id for candidate in (tries if request.direct else broad)],
+        "also": {form.word: form.digest for form in others},
         "slo": list(request.slo.words),
         "window_ms": window_ms,
     }
@@ -133,6 +155,7 @@ def plan_of(request: TuneRequest, analyzer: PerfAnalyzer, console: Console, serv
         tries,
         broad,
         window_ms,
+        others,
         header,
         place.absolute(),
     )
@@ -153,6 +176,8 @@ def _check(request: TuneRequest, config: ModelConfig) -> None:
             hint=f"write one with `tritune gen-config {request.model_dir}`",
         )
     used = {request.slo.objective.metric, *(term.metric for term in request.slo.terms)}
+    if request.also:
+        used.discard("cosine")
     if strange := used - set(_WINDOW_MS):
         raise UsageError(
             "this is not measured by tuning",

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perf.decision import decision, markdown
+from perf.forms import forms
+from perf.operands import Base
 from perf.result import TuneResult, figures
 from perf.study import read_study
 from tooling.config.knobs import apply, one_group
@@ -22,17 +24,23 @@ if TYPE_CHECKING:
     from tooling.config.proto import ModelConfig
 
 
-def write_tuned_config(result: TuneResult, model_dir: Path, hardware: str) -> Path:
+def write_tuned_config(result: TuneResult, model_dir: Path, hardware: str, also: Sequence[str] = ()) -> Path:
     """Write the chosen setting to `configs/<hardware>.pbtxt` with its evidence as comments; returns the path.
 
+    It goes to the directory of the form of the model that was chosen, if that is one of `also` (perf.forms).
     `config.pbtxt` stays as it is: tuned values hold only for the hardware they were measured on. Raises UsageError when
     nothing was chosen, or when the file holds edits.
     """
     if result.chosen is None:
         raise UsageError("there is no setting to write", where=model_dir, got=result.conclusion)
-    path = config_path(model_dir, hardware)
+    model_dir = model_dir.absolute()
+    known = forms(also, Base(model_dir.name, read_config(model_dir), model_dir)) if also else ()
+    form = next((form for form in known if form.text == result.chosen.candidate.form), None)
+    place = (form and form.model_dir) or model_dir
+    path = config_path(place, hardware)
     require_ours(path)
-    config = _tuned(result, read_config(model_dir))
+    config = _tuned(result, form.config if form else read_config(model_dir))
+    config.name = read_config(place).name
     write_atomic(path, render(config, evidence=_evidence(result, path, hardware)))
     return path
 

@@ -49,7 +49,9 @@ def tune(
         "", metavar="TERMS", help="Limits and goal, like `p99<50ms,throughput` (docs/measuring.md)."
     ),
     budget: str = typer.Option(
-        "", metavar="TIME|N", help="Start nothing new beyond this time, or N measured points [90s; 3m with a latency]."
+        "",
+        metavar="TIME|N",
+        help="Start nothing new beyond this time, or N measured points [90s; 3m with a latency; 30s more a FORM].",
     ),
     for_rate: float | None = typer.Option(
         None, min=0.001, metavar="R", help="Say how many such servers answer R requests a second."
@@ -60,6 +62,12 @@ def tune(
     owner: str = typer.Option("", metavar="NAME", help="Who stands by the decision [the user's login name]."),
     from_model_analyzer: Path | None = typer.Option(
         None, metavar="YAML", help="Values to try, traffic and demands from a Model Analyzer file, unless given here."
+    ),
+    also: list[str] = typer.Option(
+        [],
+        metavar="FORM",
+        help="Try another form of the model with the setting found: a model directory (another precision or backend), "
+        "a config file, or settings such as parameters[execution_mode]=1. Repeat it for several.",
     ),
     direct: bool = typer.Option(False, "--direct", help="Search by measurement alone, without the simulator."),
     study: Path | None = typer.Option(None, help="Directory of the study; resumed if it is there."),
@@ -99,13 +107,14 @@ def tune(
         traffic,
         wanted,
         grid,
-        budget=_budget(budget, wanted),
+        budget=_budget(budget, wanted, len(also)),
         study_dir=study,
         tokenizer_dir=tokenizer,
         vocab_size=vocab_size,
         direct=direct or input_data is not None,
         input_data=input_data,
         wanted=Wanted(for_rate, price_per_hour),
+        also=tuple(also),
     )
     running = _running(url, model, reconfigure=allow_reconfigure) if url else None
     result, files = run(request, console, apply=apply, report=report, owner=owner, running=running)
@@ -138,14 +147,16 @@ def _slo(words: str, objective: str | None, max_p99: str, *, by_rate: bool) -> S
     return Slo.parse(terms, "--slo" if words else "--objective")
 
 
-def _budget(text: str, slo: Slo) -> Budget:
-    """A time, or a number of points. A latency needs longer runs than throughput does."""
-    from perf.search import Budget
+def _budget(text: str, slo: Slo, forms: int) -> Budget:
+    """A time, or a number of points. A latency needs longer runs than throughput does, other forms their own."""
+    from perf.search import COMPARISON_S, Budget
 
     if text.isascii() and text.isdecimal():
         return Budget(points=counts("--budget", text, least=2)[0])
     quick = slo.objective.metric == "throughput" and not any(term.metric != "throughput" for term in slo.terms)
-    return Budget(duration_us("--budget", text or ("90s" if quick else "3m")) / 1e6)
+    if not text:
+        return Budget((90 if quick else 180) + COMPARISON_S * forms)
+    return Budget(duration_us("--budget", text) / 1e6)
 
 
 def run(
@@ -169,11 +180,12 @@ def run(
     if report:
         require_writable(report)
     if apply:
-        require_ours(config_path(request.model_dir, hardware))
+        for place in (request.model_dir, *filter(Path.is_dir, map(Path, request.also))):
+            require_ours(config_path(place, hardware))
     runtime = find_runtime()
     result = tune(request, runtime=runtime, analyzer=find_perf_analyzer(runtime), console=console, running=running)
     record = write_decision(result, hardware, owner or _login())
-    written = write_tuned_config(result, request.model_dir, hardware) if apply and result.met else None
+    written = write_tuned_config(result, request.model_dir, hardware, request.also) if apply and result.met else None
     if report:
         write_report(result.study, report)
     files = {"config": written, "study": result.study, "decision": record, "report": report}
