@@ -100,6 +100,7 @@ def test_other_requests_are_refused(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.live
+@pytest.mark.long
 def test_the_faster_form_is_taken(tmp_path: Path, run_cli: Any) -> None:
     slow = write_model(tmp_path / "repo" / "encoder", 6)
     fast = with_cosine(write_model(tmp_path / "small forms" / "encoder_small", 0), 0.995)
