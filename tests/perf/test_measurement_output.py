@@ -220,7 +220,7 @@ def test_a_quiet_closed_loop_has_only_the_warning_about_p99():
     ],
 )
 def test_a_disturbed_run_is_warned_about(change, words):
-    long_run = recorded("closed_loop", concurrency(1), requests=1500, **{"inference_count": 1500, **change})
+    long_run = recorded("closed_loop", concurrency(1), requests=2500, **{"inference_count": 2500, **change})
     checked = cross_checked(long_run)
     assert [words in warning for warning in checked.warnings] == [True]
 
