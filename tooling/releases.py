@@ -18,7 +18,8 @@ class Release:
     """One release of the container image `nvcr.io/nvidia/tritonserver:<tag>-py3`.
 
     `max_opset` and `max_ir` are the highest ONNX operator set and IR version that its ONNX Runtime loads; `vllm` is the
-    vLLM of the `-vllm-python-py3` image. None stands for what is not known.
+    vLLM of the `-vllm-python-py3` image, `trtllm` the TensorRT-LLM of the `-trtllm-python-py3` one, which not every
+    release has. None stands for what is not known.
     """
 
     tag: str
@@ -30,12 +31,13 @@ class Release:
     cuda: str | None = None
     openvino: str | None = None
     vllm: str | None = None
+    trtllm: str | None = None
 
     @property
     def complete(self) -> bool:
         """Whether every fact of this release is known, so that configs can be judged for it."""
         exact = self.tensorrt is not None and "." in self.tensorrt
-        return exact and all(getattr(self, field.name) is not None for field in fields(self))
+        return exact and all(getattr(self, field.name) is not None for field in fields(self) if field.name != "trtllm")
 
 
 @cache

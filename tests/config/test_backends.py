@@ -149,12 +149,14 @@ def test_vllm():
         ALONE,
         {
             "model_transaction_policy": {"decoupled": False},
-            "instance_group": [{"kind": "GPU"}],
+            "instance_group": [{"kind": "CPU"}],
             "input": [{"name": "text_input", "data_type": "STRING", "dims": [1]}],
             "dynamic_batching": {},
         },
     )
     assert len(found) == 4
+    alone = build_config(sig, "m", ALONE, changes=Changes({"instance_group": [{"kind": "GPU", "gpus": [1]}]}, "f"))
+    assert list(alone.instance_group[0].gpus) == [1], "an engine on one GPU"
 
 
 def test_a_ragged_model_fed_by_batch_input():

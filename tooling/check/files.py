@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 
 def read_limited(path: Path, most: int, *, pipe: bool = False) -> bytes | None:
@@ -47,3 +49,12 @@ def closed(directory: Path) -> str | None:
     except OSError:
         return None
     return None
+
+
+def json_object(path: Path, most: int = 2**20) -> dict[str, Any] | None:
+    """The JSON object that a file holds; None for any other file, and for none."""
+    try:
+        content = json.loads(read_limited(path, most) or b"")
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None

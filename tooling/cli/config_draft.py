@@ -67,13 +67,14 @@ class Draft:
     edited: bool = False
     files: Mapping[Path, bytes] = field(default_factory=dict)
     advice: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
 
 
 def make_draft(source: Source, ask: Ask, present: Present | None, console: Console, *, portable: bool) -> Draft:
     """The config that is asked for; `present` is edited unless it is as generated, or nothing is asked of it.
 
-    A `portable` config is for every machine, and what binds it to one is told. Raises UsageError with every rule that
-    is broken.
+    A `portable` config is for every machine, and what binds it to one is told, unless it comes with the command for the
+    machine it is for. Raises UsageError with every rule that is broken.
     """
     from tooling.config.build import Unfit
     from tooling.config.release_advice import release_advice
@@ -92,11 +93,12 @@ def make_draft(source: Source, ask: Ask, present: Present | None, console: Conso
         raise UsageError(problems=refused)
     if source.signature is not None:
         advice += release_advice(config, source.signature, ask.triton())
-    if portable and _newly_bound(config, edited):
+    if portable and not source.commands and _newly_bound(config, edited):
         advice.append(_BOUND)
     if edited is not None and edited.origin == "measured":
         advice.append(f"{edited.path} holds measured settings: the evidence in it is of those before this change")
-    return Draft(config, text, edited=edited is not None, files=files, advice=tuple(advice))
+    told = (*source.notes, *advice)
+    return Draft(config, text, edited=edited is not None, files=files, advice=told, commands=source.commands)
 
 
 def _text(config: ModelConfig, edited: Present | None) -> str:

@@ -24,7 +24,8 @@ class Source:
     """The name and the directory of a model, its signature or else its config, and files to write beside that.
 
     `file` is what `default_model_filename` must say; `model_dir` is None for a model that stands in no repository. A
-    `joined` config is an ensemble that was asked for; any other is the one that stands in the directory.
+    `joined` config is an ensemble that was asked for; any other is the one that stands in the directory. `notes` are to
+    be told, `commands` to be run where there is a GPU.
     """
 
     name: str
@@ -34,6 +35,8 @@ class Source:
     joined: bool = False
     file: str = ""
     files: Mapping[Path, bytes] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
 
     @property
     def where(self) -> Path | None:

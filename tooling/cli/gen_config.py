@@ -12,6 +12,7 @@ from tooling.cli import config_options
 from tooling.cli.app import console_of
 from tooling.cli.config_draft import Ask, Draft, Present, make_draft
 from tooling.cli.config_source import Source, from_file, from_models, from_server, from_template
+from tooling.cli.llm_source import Form, LlmAsk, from_llm
 from tooling.cli.options import duration_us
 from tooling.console import Console
 from tooling.errors import UsageError
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
     from tooling.config.fed import Fed
     from tooling.config.proto import ModelConfig
 
-_Backend = Literal["onnxruntime", "tensorrt", "pytorch", "openvino", "python", "vllm"]
+_Backend = Literal["onnxruntime", "tensorrt", "pytorch", "openvino", "python", "vllm", "tensorrtllm"]
 _Kind = Literal["auto", "cpu", "gpu", "model"]
 _Strategy = Literal["direct", "oldest"]
+_Cache = Literal["auto", "fp8"]
+_LLM = "Language models"
 
 
 def attach(app: typer.Typer) -> None:
@@ -78,6 +81,38 @@ def gen_config(
     assignments: list[str] = typer.Option(
         [], "--set", metavar="PATH=VALUE", help="Any field; PATH+= adds, -PATH clears."
     ),
+    llm: Path | None = typer.Option(
+        None, metavar="DIR", help="A Hugging Face directory: write its engine too.", rich_help_panel=_LLM
+    ),
+    gpu_memory: str | None = typer.Option(
+        None, metavar="SIZE", help="Memory of a GPU, like 80GiB. Default: this machine's.", rich_help_panel=_LLM
+    ),
+    llm_gpus: int | None = typer.Option(None, help="GPUs it may be spread over. Default: 1.", rich_help_panel=_LLM),
+    streams: int | None = typer.Option(None, help="Answers generated at once.", rich_help_panel=_LLM),
+    longest: int | None = typer.Option(
+        None, "--context", help="Tokens of the longest prompt and its answer.", rich_help_panel=_LLM
+    ),
+    mean_tokens: int | None = typer.Option(None, help="Tokens of a usual one.", rich_help_panel=_LLM),
+    token_budget: int | None = typer.Option(
+        None, help="Tokens computed in one step. Default: 2048.", rich_help_panel=_LLM
+    ),
+    kv_cache: _Cache | None = typer.Option(None, help="Type of the cache. Default: the model's.", rich_help_panel=_LLM),
+    quantization: str | None = typer.Option(
+        None, metavar="METHOD", help="Quantise the weights at load, like fp8.", rich_help_panel=_LLM
+    ),
+    speculate: str | None = typer.Option(
+        None, metavar="ngram[:N]|DIR[:N]", help="Guess N tokens ahead, by n-grams or a draft.", rich_help_panel=_LLM
+    ),
+    prefix_caching: bool | None = typer.Option(
+        None, help="Compute equal beginnings once. Default: yes.", rich_help_panel=_LLM
+    ),
+    low_latency: str | None = typer.Option(
+        None, metavar="NAME", help="A second model for urgent requests.", rich_help_panel=_LLM
+    ),
+    form: Form | None = typer.Option(None, help="Of TensorRT-LLM. Default: by the release.", rich_help_panel=_LLM),
+    engine: list[str] = typer.Option(
+        [], metavar="KEY=VALUE", help="Any other argument of the engine.", rich_help_panel=_LLM
+    ),
     release: str | None = typer.Option(None, metavar="YY.MM", help="The Triton it is for, like 24.10."),
     hardware: str | None = typer.Option(None, help="Write configs/HARDWARE.pbtxt; `auto` names this machine."),
     output: Path | None = typer.Option(None, help="Write this file instead."),
@@ -94,7 +129,24 @@ def gen_config(
     console = console_of(context)
     mode = _mode(stdout=stdout, diff=diff, check=check, client_sample=client_sample)
     _exclude(mode, output=output, hardware=hardware)
-    origin = _origin(url=url, ensemble=ensemble, template=template)
+    origin = _origin(url=url, ensemble=ensemble, template=template, llm=llm)
+    asked: dict[str, Any] = {
+        "gpu_memory": gpu_memory,
+        "gpus": llm_gpus,
+        "streams": streams,
+        "context": longest,
+        "mean_tokens": mean_tokens,
+        "token_budget": token_budget,
+        "kv_cache": kv_cache,
+        "quantization": quantization,
+        "speculate": speculate,
+        "prefix_caching": prefix_caching,
+        "low_latency": low_latency,
+        "form": form,
+        "engine": tuple(engine),
+    }
+    if llm is None:
+        _refuse_llm(asked, backend)
     other = None if template and backend == "python" else backend
     _refuse_unread(origin, {"backend": other, "input": inputs, "output-tensor": outputs, "model": remote})
     if tokenizer and not warmup:
@@ -123,7 +175,10 @@ def gen_config(
     ]
     used = config_options.profile_numbers(profiles)
     ask = Ask(_changes(settings, knobs, fields, fed), name, release, tuple(warmup), tokenizer, used)
-    if ensemble:
+    if llm:
+        model_dir = _directory(model, "--llm")
+        source = from_llm(model_dir, LlmAsk(llm, **asked), backend, ask.triton(), force=force)
+    elif ensemble:
         source = from_models(_directory(model, "--ensemble"), ensemble)
     elif template:
         source = _template(model, (inputs, outputs), max_batch_size, decoupled=bool(decoupled), force=force)
@@ -209,6 +264,14 @@ def _one_of(options: list[str]) -> None:
         raise UsageError(f"--{' and --'.join(options)} exclude each other", hint="give one of them")
 
 
+def _refuse_llm(asked: dict[str, Any], backend: str | None) -> None:
+    """Refuse what means nothing without a language model."""
+    given = [name for name, value in asked.items() if value not in (None, ())]
+    option = {"gpus": "llm-gpus"}.get(given[0], given[0].replace("_", "-")) if given else "backend tensorrtllm"
+    if given or backend == "tensorrtllm":
+        raise UsageError(f"--{option} is for --llm", hint="name the model's Hugging Face directory with --llm")
+
+
 def _origin(**origins: object) -> str:
     """What the config is made from, where that is no model file; else ""."""
     given = [name for name, value in origins.items() if value]
@@ -223,6 +286,7 @@ def _refuse_unread(origin: str, options: dict[str, object]) -> None:
         "url": ("backend", "input", "output-tensor"),
         "ensemble": ("backend", "input", "output-tensor", "model"),
         "template": ("backend", "model"),
+        "llm": ("input", "output-tensor", "model"),
     }
     for name in unread[origin]:
         if options[name]:
@@ -279,13 +343,14 @@ def _answer(console: Console, mode: str, path: Path | None, draft: Draft, *, for
         "edited": draft.edited,
         "knobs": knobs,
         "files": [str(file) for file in draft.files],
+        "commands": list(draft.commands),
     }
     if path is None:
         console.result(data, _shown(draft.text))
     elif mode == "write":
         changed = _write(path, draft, force=force)
         verb = "unchanged" if not changed else "edited" if draft.edited else "wrote"
-        console.result({**data, "changed": changed}, f"{verb} {path}: {summary}")
+        console.result({**data, "changed": changed}, "\n".join([f"{verb} {path}: {summary}", *draft.commands]))
     else:
         _compare(console, mode, path, draft, data)
 

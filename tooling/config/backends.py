@@ -22,7 +22,8 @@ _UNSERVED_TYPES: Final = {
     "onnxruntime": (),
     "python": (),
 }
-_KINDS: Final = {"tensorrt": ("AUTO", "GPU"), "openvino": ("CPU",), "vllm": ("MODEL",)}
+_KINDS: Final = {"tensorrt": ("AUTO", "GPU"), "openvino": ("CPU",), "vllm": ("MODEL", "GPU")}
+_USUAL_KIND: Final = {"openvino": "CPU", "vllm": "MODEL"}
 _PADDING: Final = "ENABLE_BATCH_PADDING"
 
 
@@ -57,13 +58,13 @@ def finish(config: ModelConfig, signature: ModelSignature) -> None:
         if tensor.allow_ragged_batch and list(tensor.dims) == [1] and tensor.HasField("reshape"):
             tensor.dims[:] = [-1]
             tensor.ClearField("reshape")
-    kinds = _KINDS.get(signature.backend, ())
+    usual = _USUAL_KIND.get(signature.backend)
     profiles = [str(index) for index in range(len(signature.profiles))]
-    if not config.instance_group and (len(kinds) == 1 or len(profiles) > 1):
+    if not config.instance_group and (usual or len(profiles) > 1):
         config.instance_group.add()
     for group in config.instance_group:
-        if len(kinds) == 1 and group.kind == pb().ModelInstanceGroup.KIND_AUTO:
-            group.kind = pb().ModelInstanceGroup.Kind.Value(f"KIND_{kinds[0]}")
+        if usual and group.kind == pb().ModelInstanceGroup.KIND_AUTO:
+            group.kind = pb().ModelInstanceGroup.Kind.Value(f"KIND_{usual}")
     if len(profiles) > 1 and not any(group.profile for group in config.instance_group):
         for group in config.instance_group:
             group.profile[:] = profiles

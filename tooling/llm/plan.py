@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +19,8 @@ _MOST_SEQUENCES: Final = 256
 _ASSUMED_CONTEXT: Final = 4096
 _ASSUMED_MEAN: Final = 1024
 _DRAFTED: Final = 4
+_URGENT: Final = 8
+_URGENT_BUDGET: Final = 512
 CacheType = Literal["auto", "fp8"]
 
 
@@ -247,3 +250,34 @@ def _speculation_reason(wants: Wants) -> tuple[str, str]:
         return "off", "it pays while the GPU is not full: at few streams and a tight time between tokens"
     by = str(wants.speculation.draft or "n-grams of the prompt")
     return f"{wants.speculation.tokens} tokens by {by}", "fewer steps for one stream, more work in each: measure it"
+
+
+def set_apart(facts: ModelFacts, wants: Wants) -> tuple[Wants, Wants, int | None]:
+    """What is left for the main engine, what a second one for urgent requests gets, and the GPU that it has to itself.
+
+    With several GPUs the second has the last one; on a single one both share the memory, each with its own weights.
+    """
+    quick = replace(
+        wants,
+        gpus=1,
+        streams=_URGENT,
+        token_budget=_URGENT_BUDGET,
+        mean_tokens=min(wants.mean_tokens or _ASSUMED_MEAN, wants.context or _ASSUMED_CONTEXT),
+        context=wants.context or min(facts.context or _ASSUMED_CONTEXT, _ASSUMED_CONTEXT),
+    )
+    if wants.gpus > 1:
+        return replace(wants, gpus=wants.gpus - 1), quick, wants.gpus - 1
+    alone = _on(facts, quick, _layouts(facts, quick)[0], _draft_bytes(quick))
+    tokens = max(_URGENT * alone.mean_tokens, alone.context + BLOCK)
+    needed = alone.draft_bytes + alone.budget.weights + alone.budget.work + tokens * alone.budget.token
+    share = math.ceil(100 * needed / wants.gpu_memory + 1) / 100
+    left = round(UTILIZATION - share, 2)
+    if left <= 0:
+        raise UsageError(
+            "a second engine needs the weights a second time",
+            where="--low-latency",
+            got=f"{needed / 2**30:.1f} GiB of a GPU with {wants.gpu_memory / 2**30:.1f}",
+            expected="room for both engines",
+            hint="give it a GPU of its own with --llm-gpus 2",
+        )
+    return replace(wants, share=left), replace(quick, share=share), None

@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tooling.errors import Problem, UsageError, suggest
 from tooling.llm.arguments import arguments_of, contradictions, described, removed_in, takes, version_key
+from tooling.llm.page import page
 from tooling.llm.plan import Choice, Plan, Speculation, explained
 from tooling.releases import Release
 
 FILE: Final = "model.json"
-PAGE: Final = "engine.md"
 _ENGINE_V1: Final = "0.8.1"  # its scheduler always prefills in chunks, and takes speculation and prefix caching with it
 _CACHED_CHUNKS: Final = "0.6.3"
 _ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -114,37 +114,14 @@ def text_of(arguments: Mapping[str, Any]) -> str:
     return json.dumps(arguments, indent=2, ensure_ascii=False) + "\n"
 
 
-def page(plan: Plan, arguments: Mapping[str, Any], release: Release, more: Sequence[Choice] = ()) -> str:
-    """The page beside the config: every choice with its reason, and the arguments that stand for it.
-
-    It names the text of model.json that it is about, so that edits by hand show (see `is_edited`).
-    """
-    facts = plan.facts
-    about = (
-        f"{facts.architecture}, {facts.layers} layers, {facts.heads} heads over {facts.kv_heads} stored, "
-        f"{facts.weight_bytes / 1e9:.2f} GB of weights{' (counted)' if facts.counted else ''}; "
-        f"for vLLM {release.vllm} of Triton {release.tag}."
-    )
-    lines = [
-        f"# Why the engine is set so: {arguments['model']}",
-        "",
-        about,
-        "",
-        "| choice | value | argument | why |",
-        "|---|---|---|---|",
-        *(_row(choice, arguments) for choice in (*explained(plan), *_prefill(arguments), *more)),
-        "",
-        f"The engine checks the memory itself when it starts: `{FILE}` holds what it was told.",
-        *(f"\nNote: {note}." for note in plan.notes),
-        "",
-        f"<!-- {FILE}: {_digest(text_of(arguments))} -->",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _row(choice: Choice, arguments: Mapping[str, Any]) -> str:
-    names = ", ".join(f"`{name}`" for name in _ARGUMENTS.get(choice.name, ()) if name in arguments)
-    return f"| {choice.name} | {choice.value} | {names} | {choice.why} |"
+def vllm_page(plan: Plan, arguments: Mapping[str, Any], release: Release) -> str:
+    """The page beside the config. It names the text of model.json that it is about, so that edits by hand show."""
+    settings = {
+        choice: ", ".join(f"`{name}`" for name in names if name in arguments) for choice, names in _ARGUMENTS.items()
+    }
+    served_by = f"vLLM {release.vllm} of Triton {release.tag}"
+    text = page(plan, str(arguments["model"]), served_by, [*explained(plan), *_prefill(arguments)], settings)
+    return f"{text}\n<!-- {FILE}: {_digest(text_of(arguments))} -->\n"
 
 
 def _prefill(arguments: Mapping[str, Any]) -> list[Choice]:

@@ -1,20 +1,18 @@
-"""Rules about TensorRT-LLM: engines with the in-flight batcher, and repositories of the LLM API. Layer: check."""
+"""Rules about engines of TensorRT-LLM under its in-flight batcher. Layer: check."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from tooling.check.files import is_file, read_limited
-from tooling.check.finding import Evidence, Finding, Place, Stage
+from tooling.check.files import json_object
+from tooling.check.finding import Evidence, Finding, Stage
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load, note
 from tooling.check.rules.options import Reads, anything, integer, one_of, unknown, unread
 
 _SOURCE: Final = "tensorrtllm backend"
-_LLM_API: Final = "TensorRT-LLM's llmapi model"
-_LARGEST: Final = 2**17
 _TYPES: Final = ("V1", "INFLIGHT_BATCHING", "INFLIGHT_FUSED_BATCHING")
 _MODES: Final = (
     *("TOP_K", "TOP_P", "TOP_K_TOP_P", "BEAM_SEARCH"),
@@ -22,7 +20,6 @@ _MODES: Final = (
 )
 _LOOKAHEAD: Final = ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")
 _REQUIRED: Final = ("input_lengths", "request_output_len")
-_DEVICES: Final = "gpu_device_ids"
 
 
 def _boolean(text: str) -> bool:
@@ -41,10 +38,10 @@ def _share(text: str) -> bool:
     return _number(text) and 0 <= float(text) <= 1
 
 
-_PARAMETERS: Final[Mapping[str, Reads]] = {
+PARAMETERS: Final[Mapping[str, Reads]] = {
     **dict.fromkeys(
         (
-            *("gpt_model_type", "gpt_model_path", "encoder_model_path", _DEVICES, "participant_ids"),
+            *("gpt_model_type", "gpt_model_path", "encoder_model_path", "gpu_device_ids", "participant_ids"),
             *("executor_worker_path", "lora_prefetch_dir", "medusa_choices", "eagle_choices", "tokenizer_dir"),
             *("xgrammar_tokenizer_info_path", "max_attention_window_size", "FORCE_CPU_ONLY_INPUT_TENSORS"),
         ),
@@ -93,11 +90,6 @@ _INPUTS: Final = "".join(
 
 def _example(config: str) -> str:
     return f'backend: "tensorrtllm"\nmax_batch_size: 8\n{config}--- 1/model.onnx\nabsent'
-
-
-def _llm_api(config: str, settings: str = "model: org/llm") -> str:
-    code = "from tensorrt_llm import LLM\nclass TritonPythonModel: pass"
-    return f'backend: "python"\n{config}--- 1/model.onnx\nabsent\n--- 1/model.py\n{code}\n--- 1/model.yaml\n{settings}'
 
 
 TYPE = load(
@@ -160,57 +152,32 @@ STREAMING = note(
     _SOURCE,
     stage=Stage.REQUEST,
 )
-API_FILE = load(
-    "llm-api-settings-broken",
-    "model.yaml is missing, or no YAML mapping that names a model.",
-    "It holds the arguments of TensorRT-LLM's LLM(), and a triton_config.",
-    _llm_api("", "model: [ org/llm"),
-    _LLM_API,
+BUILT = advice(
+    "trtllm-engine-limits",
+    "The config asks more of the engine than it was built for.",
+    "Batch, beams and chunked context are limited by the build: what is beyond is refused, or falls back. "
+    "The engine's config.json is read where gpt_model_path is a directory on this machine.",
+    _example(_TYPE_GIVEN + _parameter("gpt_model_path", "/models/example/1") + _INPUTS)
+    + '\n--- 1/config.json\n{"version": "0.14.0", "build_config": {"max_batch_size": 4}}',
+    _SOURCE,
+)
+VERSION = load(
+    "trtllm-engine-version",
+    "The engine was built by another TensorRT-LLM than the release's.",
+    "An engine runs under the version that built it. Judged where a release is named, or a compose file names one.",
+    _example(_TYPE_GIVEN + _parameter("gpt_model_path", "/models/example/1") + _INPUTS)
+    + '\n--- 1/config.json\n{"version": "0.12.0", "build_config": {}}\n--- options\n--release 24.10',
+    _SOURCE,
     evidence=Evidence.READ,
 )
-API_FIELDS = load(
-    "llm-api-batching-in-config",
-    "max_batch_size or the transaction policy stands in config.pbtxt.",
-    "They come from `triton_config` in model.yaml, through auto-complete, which does not lower a batch size.",
-    _llm_api("max_batch_size: 8\n"),
-    _LLM_API,
-    evidence=Evidence.READ,
-)
-API_DEVICES = load(
-    "llm-api-devices",
-    "Several instances, and no GPUs for each.",
-    "gpu_device_ids gives them, as `0,1;2,3`: with `;` between instances.",
-    _llm_api("instance_group { kind: KIND_CPU count: 2 }\n"),
-    _LLM_API,
-    evidence=Evidence.READ,
-)
-RULES = (
-    *(TYPE, ENGINE, WORKER, VALUE, UNKNOWN, LOOKAHEAD, INPUTS, STREAMING),
-    *(API_FILE, API_FIELDS, API_DEVICES),
-)
+RULES = (*(TYPE, ENGINE, WORKER, VALUE, UNKNOWN, LOOKAHEAD, INPUTS, STREAMING, BUILT, VERSION),)
 
 
-def tensorrt_llm(model: Model) -> Iterator[Finding]:
-    """Both kinds of repositories."""
-    if model.config.backend == "tensorrtllm":
-        yield from _batcher(model)
-    elif model.config.backend == "python":
-        for version in model.served:
-            folder = model.version_dir(version)
-            code = _code(folder / model.config.default_model_filename) + _code(folder / "helpers.py")
-            if b"tensorrt_llm" in code and is_file(folder / "model.yaml"):
-                yield from _api(model, folder / "model.yaml")
-            elif b"tensorrt_llm" in code and b"model.yaml" in code:
-                yield model.find(
-                    API_FILE,
-                    f"{model.name}/{version.number}/model.yaml not found",
-                    place=Place(model.shown_path(folder)),
-                    says=f"'model.yaml' containing TRT-LLM engine args not found in '{folder}'",
-                )
-
-
-def _batcher(model: Model) -> Iterator[Finding]:
+def in_flight_batcher(model: Model) -> Iterator[Finding]:
+    """The backend that runs engines."""
     config = model.config
+    if config.backend != "tensorrtllm":
+        return
     given = {key: value.string_value for key, value in config.parameters.items()}
     start = "unexpected error when creating modelInstanceState: "
     if given.get("gpt_model_type", "").upper() not in _TYPES:
@@ -233,10 +200,10 @@ def _batcher(model: Model) -> Iterator[Finding]:
             *("parameters", "worker_path"),
             hint="executor_worker_path, or leave it out",
         )
-    for key, text in unread(model, _PARAMETERS):
+    for key, text in unread(model, PARAMETERS):
         if text and "${" not in text:  # empty is left out, and an unfilled template has a rule of its own
             yield model.find(VALUE, f"parameter {key}: `{text}` is not read", "parameters", key)
-    yield from unknown(model, UNKNOWN, [*_PARAMETERS, "worker_path"])
+    yield from unknown(model, UNKNOWN, [*PARAMETERS, "worker_path"])
     if given.get("decoding_mode") == "lookahead" and not all(given.get(key) for key in _LOOKAHEAD):
         missing = ", ".join(key for key in _LOOKAHEAD if not given.get(key))
         yield model.find(LOOKAHEAD, f"lookahead without {missing}", "parameters", "decoding_mode")
@@ -246,48 +213,35 @@ def _batcher(model: Model) -> Iterator[Finding]:
             yield model.find(INPUTS, f"input {name} is not listed", "input")
     if not config.model_transaction_policy.decoupled:
         yield model.find(STREAMING, "not decoupled: streaming requests fail", "model_transaction_policy")
+    yield from _built(model, given)
 
 
-def _code(path: Path) -> bytes:
-    try:
-        return read_limited(path, _LARGEST) or b""
-    except OSError:
-        return b""
-
-
-def _api(model: Model, path: Path) -> Iterator[Finding]:
-    config = model.config
-    settings = _settings(path)
-    if settings is None:
-        place = Place(model.shown_path(path))
-        yield model.find(API_FILE, "model.yaml is no mapping with `model`", place=place, says="Failed to parse YAML")
-    wanted = (settings or {}).get("triton_config")
-    batch = wanted.get("max_batch_size", 0) if isinstance(wanted, dict) else 0
-    if isinstance(batch, int) and config.max_batch_size > batch:
+def _built(model: Model, given: Mapping[str, str]) -> Iterator[Finding]:
+    """Against the engine's own config.json, where it stands on this machine."""
+    path, target = Path(given.get("gpt_model_path", "")) / "config.json", model.target
+    engine = json_object(path) if path.is_absolute() else None
+    if engine is None:
+        return
+    build, version = engine.get("build_config"), engine.get("version")
+    wanted = target.release.trtllm if target.release_named else None
+    if wanted and isinstance(version, str) and version != wanted:
         yield model.find(
-            API_FIELDS,
-            f"max_batch_size {config.max_batch_size}, and triton_config in model.yaml says {batch}",
-            "max_batch_size",
-            says=f"configuration specified max_batch_size {config.max_batch_size}, but in auto-complete-config "
-            f"function for model '{config.name}' specified max_batch_size {batch}",
-            hint="leave it out here",
-            fix=("-max_batch_size",),
+            VERSION,
+            f"the engine was built by TensorRT-LLM {version}, Triton {target.release.tag} has {wanted}",
+            *("parameters", "gpt_model_path"),
+            hint=f"build it in tritonserver:{target.release.tag}-trtllm-python-py3",
         )
-    count = sum(group.count for group in model.instances)
-    devices = config.parameters[_DEVICES].string_value if _DEVICES in config.parameters else ""
-    groups = len([part for part in devices.split(";") if part.strip()])
-    if count > 1 and groups < count:
-        says = f"{_DEVICES} mismatch: instance {groups} >= {groups} entries"
-        if not groups:
-            says = f"{_DEVICES} parameter required when instance count > 1"
-        yield model.find(API_DEVICES, f"{count} instances, and {_DEVICES} is `{devices}`", "instance_group", says=says)
-
-
-def _settings(path: Path) -> dict[str, Any] | None:
-    import yaml
-
-    try:
-        content = yaml.load(read_limited(path, _LARGEST) or b"", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError):
-        return None
-    return content if isinstance(content, dict) and isinstance(content.get("model"), str) else None
+    build = build if isinstance(build, dict) else {}
+    plugins = build.get("plugin_config")
+    paged = plugins.get("use_paged_context_fmha") if isinstance(plugins, dict) else None
+    most, beams = build.get("max_batch_size"), build.get("max_beam_width")
+    if isinstance(most, int) and model.config.max_batch_size > most:
+        text = f"max_batch_size {model.config.max_batch_size}, and the engine was built for {most}"
+        yield model.find(BUILT, text, "max_batch_size", hint=f"{most}, or build it with --max_batch_size")
+    asked = given.get("max_beam_width", "")
+    if isinstance(beams, int) and asked.isdecimal() and int(asked) > beams:
+        text = f"max_beam_width {asked}, and the engine was built for {beams}"
+        yield model.find(BUILT, text, "parameters", "max_beam_width")
+    if paged is False and given.get("enable_chunked_context", "").lower() in ("true", "1"):
+        text = "enable_chunked_context, and the engine was built without use_paged_context_fmha: it stays off"
+        yield model.find(BUILT, text, "parameters", "enable_chunked_context")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tooling.check.files import is_file, read_limited
+from tooling.check.files import is_file, json_object
 from tooling.check.finding import Evidence, Finding, Place
 from tooling.check.model import Model
 from tooling.check.rules.kinds import load
@@ -16,7 +15,6 @@ from tooling.check.rules.vllm_arguments import arguments_of_engine, devices, par
 from tooling.check.sizes import type_name
 
 _FILE: Final = "model.json"
-_LARGEST: Final = 2**20
 _UTILIZATION: Final = "gpu_memory_utilization"
 _FLAGS: Final = (
     *("stream", "exclude_input_in_output", "return_finish_reason", "return_cumulative_logprob", "return_logprobs"),
@@ -132,7 +130,7 @@ def vllm(model: Model) -> Iterator[Finding]:
                 says=f"'{_FILE}' containing vllm engine args must be provided in '{folder}'",
             )
             continue
-        arguments = _arguments(folder / _FILE)
+        arguments = json_object(folder / _FILE)
         if arguments is None or not isinstance(arguments.get("model"), str):
             yield model.find(BROKEN, f"{_FILE} is no JSON object with `model`", place=place)
             continue
@@ -174,14 +172,6 @@ def _tensors(model: Model) -> Iterator[Finding]:
                 )
 
 
-def _arguments(path: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(read_limited(path, _LARGEST) or b"")
-    except (OSError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
 def _check(model: Model, folder: Path, place: Place, arguments: Mapping[str, Any]) -> Iterator[Finding]:
     yield from arguments_of_engine(model, place, arguments)
     parallel = [arguments.get(key, 1) for key in ("tensor_parallel_size", "pipeline_parallel_size")]
@@ -214,7 +204,7 @@ def memory(models: Mapping[str, Model]) -> Iterator[Finding]:
         if model.config.backend != "vllm" or not model.readable:
             continue
         for version in model.served:
-            arguments = _arguments(model.version_dir(version) / _FILE) or {}
+            arguments = json_object(model.version_dir(version) / _FILE) or {}
             share = arguments.get(_UTILIZATION)
             if isinstance(share, int | float):
                 gpus = tuple(sorted(gpu for group in model.instances for gpu in group.gpus))
