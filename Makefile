@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := cpu,export,minilm,tune,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-fast test-long matrix fuzz lint format bench clean
+.PHONY: help setup quickstart test test-fast test-long gpu matrix fuzz lint format bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,6 +38,9 @@ test-long: setup ## Run the tests that are too slow for `make test`
 
 test-fast: $(STAMP) ## Run the tests that need no server
 	$(BIN)/pytest -q -n 2 --dist loadfile -m 'not live and not long and not matrix and not gpu'
+
+gpu: setup ## On a machine with a GPU: build engines, serve them with NVIDIA's image, `docker compose up`, sweep
+	$(BIN)/pytest -v -m gpu tests/engine/test_gpu.py tests/deploy/test_gpu.py
 
 matrix: setup ## Export, check and serve every architecture of tests/export/zoo.yaml (about 10 minutes)
 	$(BIN)/pytest -q tests/export/test_matrix.py

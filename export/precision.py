@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from export.constants import HALF_MAX, constants
 from export.model_file import model_bytes
 from export.options import INLINE_BYTES, ExportOptions
 from export.source import first_line, missing_library
@@ -26,7 +27,6 @@ _SINGLE: Final = (
 )
 # Far enough for a softmax to give 0, near enough that two of them, or one and a score, stay finite in half precision.
 _MASK: Final = -10_000.0
-_HALF_MAX: Final = 65504.0
 # What onnxruntime's optimiser calls the families it has patterns for; encoders not named here are like BERT.
 _FAMILIES: Final[Mapping[str, str]] = {
     "bart": "bart", "clip": "clip", "gpt2": "gpt2", "gpt_neox": "gpt_neox", "phi": "phi", "qwen3": "qwen3", "t5": "t5",
@@ -139,21 +139,11 @@ def _tame_masks(model: Any) -> None:
     import numpy as np
     from onnx import numpy_helper
 
-    for tensor in _constants(model.graph):
+    for _, tensor in constants(model.graph):
         if tensor.data_type != tensor.FLOAT:
             continue
         values = numpy_helper.to_array(tensor)
-        beyond = np.abs(values) > _HALF_MAX
+        beyond = np.abs(values) > HALF_MAX
         if beyond.any():
             tamed = np.where(beyond, np.sign(values) * -_MASK, values).astype(np.float32)
             tensor.CopyFrom(numpy_helper.from_array(tamed, tensor.name))
-
-
-def _constants(graph: Any) -> Iterator[Any]:
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            if attribute.HasField("g"):
-                yield from _constants(attribute.g)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from export.engine import bindings
-from export.engine.request import EngineRequest, check_request
+from export.engine.request import EngineRequest, check_request, overflow_warning
 from export.engine.trtexec import container_command, trtexec_arguments
 from tooling.console import Console
 from tooling.errors import ExternalError, MissingError
@@ -51,6 +51,8 @@ def build_engine(request: EngineRequest, builder: Builder | None, source_sha256:
     elsewhere, and ExternalError when the build fails.
     """
     check_request(request)
+    if warning := overflow_warning(request):
+        console.warning(warning)
     chosen = _builder(request, builder)
     capability = _compute_capability(request)
     started = time.monotonic()

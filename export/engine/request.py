@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from export.constants import HALF_MAX, beyond_half
 from tooling.errors import Problem, UsageError
 from tooling.releases import Release, releases
 from tooling.signature.onnx_graph import OnnxGraph, read_graph
@@ -65,6 +66,23 @@ def check_request(request: EngineRequest) -> None:
     problems = list(_impossible(request))
     if problems:
         raise UsageError(problems=problems)
+
+
+def overflow_warning(request: EngineRequest) -> str | None:
+    """What may go wrong where TensorRT chooses half precision; None when nothing does, or types are the file's.
+
+    Layer norms overflow too, on values that no file shows: only a comparison with FP32 tells.
+    """
+    found = {} if request.strongly_typed else beyond_half(request.graph.path)
+    if not found:
+        return None
+    shown = ", ".join(f"{name} ({most:.3g})" for name, most in list(found.items())[:3])
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return (
+        f"{request.graph.path}: {shown}{more} exceed what half precision holds ({HALF_MAX:g}): outputs may contain NaN "
+        "or Inf after the FP16 build. Compare with FP32 within a tolerance; or export the ONNX file with --precision "
+        "fp16, which keeps masks and norms finite, and build that file as it is"
+    )
 
 
 def _missing_data(graph: OnnxGraph) -> Iterator[Problem]:

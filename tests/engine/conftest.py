@@ -18,7 +18,7 @@ IDS = (("input_ids", "INT64", FREE), ("attention_mask", "INT64", FREE))
 
 @pytest.fixture
 def encoder(tmp_path: Path) -> Callable[..., Path]:
-    """`encoder(inputs, weights=, operator=, domain=, external=)` → path of an ONNX file."""
+    """`encoder(inputs, weights=, largest=, operator=, domain=, external=)` → path of an ONNX file."""
     from onnx import TensorProto, helper, numpy_helper
 
     def save(
@@ -28,6 +28,7 @@ def encoder(tmp_path: Path) -> Callable[..., Path]:
         ),
         *,
         weights: str = "FLOAT",
+        largest: float = 1,
         operator: str = "Identity",
         domain: str = "",
         external: bool = False,
@@ -35,7 +36,9 @@ def encoder(tmp_path: Path) -> Callable[..., Path]:
         import numpy as np
 
         kinds = {"FLOAT": np.float32, "FLOAT16": np.float16}
-        table = numpy_helper.from_array(np.ones((64, 4), kinds[weights]), "table")
+        values = np.ones((64, 4), kinds[weights])
+        values[3, 1] = largest
+        table = numpy_helper.from_array(values, "table")
         if external:
             table.ClearField("raw_data")
             table.data_location = TensorProto.EXTERNAL

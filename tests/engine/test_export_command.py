@@ -56,6 +56,65 @@ def test_settings_reach_the_command(run_cli: Run, encoder: Callable[..., Path], 
     assert {"--hardwareCompatibilityLevel=ampere+", "device=1"} <= set(words)
 
 
+def test_one_profile_for_a_workload(run_cli: Run, encoder: Callable[..., Path], tmp_path: Path) -> None:
+    """Best where nine in ten requests fit, as large as the largest of them."""
+    file = tmp_path / "traffic.yaml"
+    file.write_text("concurrency: 8\nlengths: {16: 60, 48: 35, 300: 5}\nbatch: [1, 12]\n")
+    words = command(run_cli, encoder(), tmp_path, "--workload", str(file))
+    assert [word for word in words if "Shapes" in word] == [
+        "--minShapes=input_ids:1x1,attention_mask:1x1",
+        "--optShapes=input_ids:12x48,attention_mask:12x48",
+        "--maxShapes=input_ids:12x300,attention_mask:12x300",
+    ]
+    assert "--maxShapes=input_ids:12x512,attention_mask:12x512" in command(
+        run_cli, encoder(), tmp_path, "--workload", str(file), "--max-tokens", "512"
+    )
+
+
+def test_a_profile_for_each_bucket_of_a_workload(run_cli: Run, encoder: Callable[..., Path], tmp_path: Path) -> None:
+    """Edges at the lengths that come, and one for what else the model takes."""
+    file = tmp_path / "traffic.yaml"
+    file.write_text("request_rate: 40\nlengths: {16: 60, 48: 40}\n")
+    argv = ("--workload", str(file), "--padding", "buckets", "--max-tokens", "256")
+    words = command(run_cli, encoder(), tmp_path, *argv)
+    assert [word.split(",")[0] for word in words if word.startswith(("--optShapes", "--minShapes"))] == [
+        *("--minShapes=input_ids:1x1", "--optShapes=input_ids:8x16"),
+        *("--minShapes=input_ids:1x17", "--optShapes=input_ids:8x48"),
+        *("--minShapes=input_ids:1x49", "--optShapes=input_ids:8x256"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--buckets", "64,128"], "--workload and --buckets exclude each other"),
+        (["--max-batch-size", "2"], "no batch holds a whole request"),
+        (["--engine", "min_shapes=input_ids:1x1"], "shapes by hand are a whole profile"),
+        (["--format", "onnx"], "--workload: belongs to an engine"),
+    ],
+)
+def test_a_workload_and_other_words(
+    argv: list[str], message: str, run_cli: Run, encoder: Callable[..., Path], tmp_path: Path
+) -> None:
+    file = tmp_path / "traffic.yaml"
+    file.write_text("concurrency: 8\nlengths: 16\nbatch: 4\n")
+    done = run_cli("export", encoder(), "-r", tmp_path / "r", "--format", "tensorrt", "--workload", file, *argv)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+
+
+def test_constants_that_half_precision_cannot_hold(run_cli: Run, encoder: Callable[..., Path], tmp_path: Path) -> None:
+    """TensorRT 10 chooses types itself; told where it does, and not where the file decides."""
+    argv = ("-r", tmp_path, "--format", "tensorrt", "--max-tokens", "64", "--print-command")
+    told = run_cli("export", encoder(largest=-3.4e38), *argv, "--precision", "fp16")
+    assert told.code == 0
+    assert "table (3.4e+38) exceed what half precision holds (65504)" in told.err
+    assert "outputs may contain NaN or Inf after the FP16 build. Compare with FP32 within a tolerance" in told.err
+    assert "half precision" not in run_cli("export", encoder(largest=-3.4e38), *argv).err
+    assert "half precision" not in run_cli("export", encoder(largest=65504), *argv, "--precision", "fp16").err
+    assert "half precision" not in run_cli("export", encoder(largest=float("-inf")), *argv, "--precision", "fp16").err
+
+
 def test_shapes_by_hand(run_cli: Run, encoder: Callable[..., Path], tmp_path: Path) -> None:
     shapes = {
         key: f"input_ids:{size},attention_mask:{size}" for key, size in (("min", "1x1"), ("opt", "2x8"), ("max", "4x9"))
@@ -79,6 +138,8 @@ def test_shapes_by_hand(run_cli: Run, encoder: Callable[..., Path], tmp_path: Pa
         (["--max-tokens", "64", "--release", "24.04"], "engines cannot be built for Triton 24.04"),
         (["--max-tokens", "64", "--release", "26.08", "--precision", "fp16"], "takes the precision from the ONNX file"),
         (["--max-tokens", "64", "--padding", "auto"], "belongs to a text pipeline"),
+        (["--max-tokens", "64", "--padding", "buckets"], "no lengths to make buckets of"),
+        (["--max-tokens", "64", "--buckets", "32,128"], "--max-tokens and --buckets exclude each other"),
     ],
 )
 def test_refused(argv: list[str], message: str, run_cli: Run, encoder: Callable[..., Path], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tooling.errors import Problem, UsageError, suggest
 
 if TYPE_CHECKING:
     from export.engine.build import EngineResult
+    from export.engine.profiles import ShapeRange
     from export.engine.request import EngineRequest
     from tooling.signature.plan_manifest import HardwareCompatibility
     from tooling.signature.spec import ModelSignature, Profile
@@ -26,13 +27,18 @@ _DEFAULT_BATCH = 8
 class EngineAsk:
     """The words of the command line, unread; what is None is decided from the model and the release.
 
-    `lengths` are the edges of the profiles in tokens. `settings` are the KEY=VALUE of --engine.
+    `edges` are those of the profiles in tokens, `longest` is the longest sequence. `workload` is a file with the
+    traffic to build for; with `bucketed` its lengths become a profile each bucket. `settings` are the KEY=VALUE of
+    --engine.
     """
 
     release: str | None = None
     fp16: bool = False
     max_batch_size: int | None = None
-    lengths: tuple[int, ...] = ()
+    edges: tuple[int, ...] = ()
+    longest: int | None = None
+    workload: Path | None = None
+    bucketed: bool = False
     builder: Builder | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     print_command: bool = False
@@ -41,6 +47,7 @@ class EngineAsk:
         """UsageError where an option of engines is given without one being asked for."""
         given = {
             "--max-batch-size": self.max_batch_size,
+            "--workload": self.workload,
             "--builder": self.builder,
             "--engine": self.settings,
             "--print-command": self.print_command,
@@ -112,12 +119,15 @@ def export_engine(
     Raises as `build_engine` does, and UsageError for options that contradict each other.
     """
     from export.engine.build import build_engine, command_of
+    from export.engine.request import overflow_warning
     from export.source import file_digest
 
     onnx = _onnx_of(Path(source), to_onnx)
     request = _request(onnx, repository, name, ask)
     if ask.print_command:
         command = command_of(request, ask.builder)
+        if warning := overflow_warning(request):
+            console.warning(warning)
         console.result({"command": list(command), "plan": str(request.plan)}, shlex.join(command))
         return
     result = build_engine(request, ask.builder, file_digest(onnx), console)
@@ -180,44 +190,91 @@ def _number(settings: Mapping[str, str], key: str, most: int) -> int:
 
 def _profiles(signature: ModelSignature, onnx: Path, ask: EngineAsk) -> tuple[Profile, ...]:
     """From shapes given by hand, or from the largest batch and the lengths: given, else the model's own maximum."""
-    from export.engine.profiles import ShapeRange, parse_shapes, profile_from_shapes, profiles_of
+    from export.engine.profiles import parse_shapes, profile_from_shapes, profiles_of
 
     settings = ask.settings
     given = [settings[key] for key in ("min_shapes", "opt_shapes", "max_shapes") if key in settings]
     if given:
-        if len(given) < 3 or ask.max_batch_size is not None or ask.lengths or "opt" in settings:
+        sizes = (ask.max_batch_size, ask.longest, ask.workload, settings.get("opt"))
+        if len(given) < 3 or ask.edges or any(size is not None for size in sizes):
             raise UsageError(
                 "shapes by hand are a whole profile",
                 where="--engine",
                 got=f"{len(given)} of the three shapes, or other words about sizes beside them",
-                expected="min_shapes, opt_shapes and max_shapes, without --max-batch-size, lengths and opt",
+                expected="min_shapes, opt_shapes and max_shapes, without --max-batch-size, --workload, lengths and opt",
             )
         return (profile_from_shapes(signature, *map(parse_shapes, given)),)
+    return profiles_of(signature, _range(signature, onnx, ask))
+
+
+def _range(signature: ModelSignature, onnx: Path, ask: EngineAsk) -> ShapeRange:
+    """Batches and lengths as asked for, else as the traffic has them, else as the model can take them."""
+    from export.engine.profiles import ShapeRange
+
+    if ask.workload and ask.edges:
+        raise UsageError("--workload and --buckets exclude each other", hint="--padding buckets finds them in the file")
+    if ask.longest and ask.edges:
+        raise UsageError("--max-tokens and --buckets exclude each other", hint="the last bucket is the longest input")
+    if ask.bucketed and not (ask.workload or ask.edges):
+        raise UsageError("no lengths to make buckets of", where="--padding", hint="give --workload FILE or --buckets")
+    sent, rows = _traffic(signature, onnx, ask.workload) if ask.workload else ((), 1)
+    longest = ask.longest or _own_length(onnx) or max(sent, default=None)
     free = [tensor.name for tensor in signature.inputs if -1 in tensor.dims]
-    edges = ask.lengths or _own_length(onnx)
-    if free and not edges:
+    if free and not (ask.edges or longest):
         raise UsageError(
             f"dynamic inputs {', '.join(free)} need min/opt/max shapes",
             where=onnx,
             got="neither lengths nor a manifest that says the longest input",
-            hint="give the longest input with --max-tokens 512, bucket edges with --buckets 64,128,256, or --engine "
-            "min_shapes=…, opt_shapes=… and max_shapes=…",
+            hint="give the longest input with --max-tokens 512, bucket edges with --buckets 64,128,256, traffic with "
+            "--workload, or --engine min_shapes=…, opt_shapes=… and max_shapes=…",
         )
-    most = _DEFAULT_BATCH if ask.max_batch_size is None else ask.max_batch_size
-    batch, _, length = settings.get("opt", str(most)).partition("x")
+    most = max(_DEFAULT_BATCH, rows) if ask.max_batch_size is None else ask.max_batch_size
+    if rows > most:
+        expected = f"at least the {rows} rows of the largest request"
+        raise UsageError("no batch holds a whole request", where="--max-batch-size", got=str(most), expected=expected)
+    edges = ask.edges or (longest or 1,)
+    if ask.bucketed and sent:
+        edges = _bucket_edges(sent, most, edges[-1])
+    batch, _, length = ask.settings.get("opt", str(most)).partition("x")
     if not batch.isdecimal() or not (length or "1").isdecimal():
-        got = f"opt={settings['opt']}"
+        got = f"opt={ask.settings['opt']}"
         raise UsageError("no usual size", where="--engine", got=got, expected="BATCH or BATCHxLENGTH, such as 4x64")
-    return profiles_of(signature, ShapeRange(most, edges or (1,), int(batch), int(length) if length else None))
+    usual = int(length) if length else _usual(sent, edges)
+    return ShapeRange(most, edges, int(batch), usual)
 
 
-def _own_length(onnx: Path) -> tuple[int, ...]:
-    """The most tokens that an exported model takes, by its manifest; none where nothing says it."""
+def _traffic(signature: ModelSignature, onnx: Path, file: Path) -> tuple[tuple[int, ...], int]:
+    """The lengths of a workload in tokens, as the model can take them, and the most rows of a request."""
+    from perf.lengths import fit_to_model, traffic_lengths
+    from perf.workload_file import read_workload
+
+    workload, model_dir = read_workload(file), onnx.parent.parent
+    lengths = traffic_lengths(workload.lengths, signature, model_dir / "tokenizer", batching=True, texts=workload.texts)
+    return fit_to_model(lengths, model_dir, asked=bool(workload.lengths)), max(workload.batch)
+
+
+def _bucket_edges(sent: tuple[int, ...], most: int, longest: int) -> tuple[int, ...]:
+    """Edges that pad this traffic least, and one for what else the model can take."""
+    from perf.padding import choose_edges
+    from perf.sim import BatcherConfig
+
+    found = choose_edges([min(length, longest) for length in sent], None, BatcherConfig(most), own_queues=False)
+    return found if found[-1] == longest else (*found, longest)
+
+
+def _usual(sent: tuple[int, ...], edges: tuple[int, ...]) -> int | None:
+    """The length that nine in ten requests do not exceed; several profiles are each best at their edge."""
+    if not sent or len(edges) > 1:
+        return None
+    return min(sorted(sent)[(len(sent) * 9 - 1) // 10], edges[0])
+
+
+def _own_length(onnx: Path) -> int | None:
+    """The most tokens that an exported model takes, by its manifest; None where nothing says it."""
     from export.manifest import MANIFEST_FILE, read_manifest
 
     model_dir = onnx.parent.parent
-    most = read_manifest(model_dir).max_tokens if (model_dir / MANIFEST_FILE).is_file() else None
-    return () if most is None else (most,)
+    return read_manifest(model_dir).max_tokens if (model_dir / MANIFEST_FILE).is_file() else None
 
 
 def _data(result: EngineResult) -> dict[str, object]:

@@ -49,6 +49,7 @@ def export(
     ),
     file_format: _Format = typer.Option("onnx", "--format", help="tensorrt: an engine, from ONNX or any source."),
     max_batch_size: int | None = typer.Option(None, min=1, help="Of an engine; default: 8."),
+    workload: Path | None = typer.Option(None, metavar="FILE", help="Traffic that an engine's profiles are made for."),
     builder: Builder | None = typer.Option(None, help="Of an engine. Default: container, else trtexec, else python."),
     engine: list[str] = typer.Option([], metavar="KEY=VALUE", help=f"Of an engine: {', '.join(SETTINGS)}."),
     print_command: bool = typer.Option(False, "--print-command", help="Show how an engine would be built."),
@@ -88,11 +89,21 @@ def export(
     )
     console = console_of(context)
     if file_format == "tensorrt":
-        edges = counts("--buckets", buckets) or ((max_tokens,) if max_tokens else ())
         wanted = EngineAsk(
-            release, precision == "fp16", max_batch_size, edges, builder, parse_settings(engine), print_command
+            release=release,
+            fp16=precision == "fp16",
+            max_batch_size=max_batch_size,
+            edges=counts("--buckets", buckets),
+            longest=max_tokens,
+            workload=workload,
+            bucketed=padding == "buckets",
+            builder=builder,
+            settings=parse_settings(engine),
+            print_command=print_command,
         )
-        TextAsk(padding, "", texts, curve, concurrency, None, invalid_utf8).refuse_unused(name)
+        TextAsk(None if wanted.bucketed else padding, "", texts, curve, concurrency, None, invalid_utf8).refuse_unused(
+            name
+        )
         onnx = replace(options, precision=wanted.onnx_precision(precision))
         export_engine(
             source,
@@ -103,7 +114,13 @@ def export(
             console,
         )
         return
-    EngineAsk(None, False, max_batch_size, (), builder, parse_settings(engine), print_command).refuse_unused()
+    EngineAsk(
+        max_batch_size=max_batch_size,
+        workload=workload,
+        builder=builder,
+        settings=parse_settings(engine),
+        print_command=print_command,
+    ).refuse_unused()
     ask = TextAsk(padding, buckets, texts, curve, concurrency, max_tokens, invalid_utf8)
     entry = ask.entry_name(source, repository, name, force=force) if pipeline else ask.refuse_unused(name)
     named = f"{entry}_model" if pipeline else entry
