@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
-from tooling.check import compose
+from tooling.check import compose, manifests
 from tooling.check.files import is_file
 from tooling.check.finding import Finding, Place, Severity, Stage
 from tooling.check.model import Model, OnnxFile, read_file
@@ -203,6 +203,9 @@ def _of_repository(repository: Repository, target: Target, found: Mapping[str, l
         )
     if "Dockerfile" in repository.entries:
         yield from serving.dockerfile(repository.root / "Dockerfile", f"{repository.shown}/Dockerfile")
+    for name in sorted(n for n, is_dir in repository.entries.items() if not is_dir and n.endswith(manifests.SUFFIXES)):
+        if name not in compose.NAMES:
+            yield from serving.manifest_health(repository.root / name, f"{repository.shown}/{name}")
     refused = [name for name in repository.judged if any(_refuses(finding) for finding in found[name])]
     if refused and len(repository.models) > 1:
         yield Finding(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from tooling.config.proto import ModelConfig
 from tooling.releases import Release
 from tooling.signature.spec import ModelSignature
+
+_ONNX_BF16_SINCE: Final = "26.03"
 
 
 def release_advice(config: ModelConfig, signature: ModelSignature, release: Release) -> Iterator[str]:
@@ -20,6 +23,12 @@ def release_advice(config: ModelConfig, signature: ModelSignature, release: Rele
                 f"{signature.path}: Triton {release.tag} will not load {what} {value} "
                 f"(its ONNX Runtime {release.onnxruntime} takes at most {limit}); export with a lower one"
             )
+    half = [tensor.name for tensor in (*signature.inputs, *signature.outputs) if tensor.data_type == "TYPE_BF16"]
+    if half and signature.backend == "onnxruntime" and release.tag < _ONNX_BF16_SINCE:
+        yield (
+            f"{signature.path}: Triton {release.tag} will not load BF16 tensors ({', '.join(half)}; its ONNX Runtime "
+            f"backend has them since {_ONNX_BF16_SINCE}); cast them inside the graph, for example to FLOAT16"
+        )
     built, serves = signature.built_with, release.tensorrt
     if built and serves and _differs(built, serves):
         yield (

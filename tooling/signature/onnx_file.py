@@ -11,7 +11,7 @@ from tooling.signature.onnx_session import session_outputs
 from tooling.signature.onnx_wire import skeleton, unusable
 from tooling.signature.spec import ModelSignature, TensorSpec
 
-# ONNX element types that Triton's ONNX Runtime backend serves. BFLOAT16 came with its builds of March 2026 only.
+# ONNX element types that Triton's ONNX Runtime backend serves: BFLOAT16 since 26.03, as `check` knows.
 _DATA_TYPES: Final = {
     "BOOL": "TYPE_BOOL",
     "UINT8": "TYPE_UINT8",
@@ -23,6 +23,7 @@ _DATA_TYPES: Final = {
     "INT32": "TYPE_INT32",
     "INT64": "TYPE_INT64",
     "FLOAT16": "TYPE_FP16",
+    "BFLOAT16": "TYPE_BF16",
     "FLOAT": "TYPE_FP32",
     "DOUBLE": "TYPE_FP64",
     "STRING": "TYPE_STRING",

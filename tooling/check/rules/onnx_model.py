@@ -61,9 +61,10 @@ OUTPUT_UNKNOWN = load(
 TYPE_UNSERVED = load(
     "type-not-served",
     "The backend does not serve this type.",
-    "The ONNX Runtime backend of this release has no tensors of this type.",
+    "The ONNX Runtime backend of this release has no tensors of this type. BF16 came with 26.03.",
     example('name: "x" data_type: TYPE_BF16 dims: [ 8 ]'),
     SOURCE,
+    until="26.02",
 )
 TYPE = load(
     "tensor-type",
@@ -212,19 +213,22 @@ def _input(pair: Pair, index: int, tensor: Any, known: Mapping[str, TensorSpec])
 
 def _type(pair: Pair, what: str, index: int, tensor: Any, spec: TensorSpec) -> Iterator[Finding]:
     written = type_name(tensor.data_type)
-    if written == spec.data_type or written == "TYPE_INVALID":
-        return
     short = spec.data_type.removeprefix("TYPE_")
     where, fix = (what, index, "data_type"), (f"{what}[{index}].data_type={spec.data_type}",)
-    if written == "TYPE_BF16":
+    if written == "TYPE_BF16" and TYPE_UNSERVED.holds_for(pair.model.target.release.tag):
+        own = written == spec.data_type
         yield pair.model.find(
             TYPE_UNSERVED,
             f"{what} {tensor.name}: the backend does not serve {written}; the model has {short}",
             *where,
             says=f"unsupported datatype {written} for {what} '{tensor.name}' for model '{pair.name}'",
-            hint=spec.data_type,
-            fix=fix,
+            hint="cast it inside the graph, for example to FLOAT16, or take release 26.03 or newer"
+            if own
+            else spec.data_type,
+            fix=() if own else fix,
         )
+        return
+    if written in (spec.data_type, "TYPE_INVALID"):
         return
     native = "BYTES" if short == "STRING" else short
     yield pair.model.find(

@@ -219,7 +219,9 @@ def _batch(model: Model, sent: Request, known: Mapping[str, Any], place: Place, 
                 f"{sent.label}: no input called {tensor.name}; inputs are {', '.join(known)}",
                 place=place,
                 says=f"unexpected inference input '{tensor.name}' for model '{name}'",
-                hint=suggest(tensor.name, known) or suggest(tensor.name.lower(), known),
+                hint=suggest(tensor.name, known)
+                or suggest(tensor.name.lower(), known)
+                or f"drop {tensor.name} before sending",
             )
         elif top > 0 and not tensor.shape:
             yield model.find(

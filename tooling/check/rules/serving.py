@@ -1,4 +1,4 @@
-"""Rules about how a repository is served: its directory, a compose file, a Dockerfile. Layer: check."""
+"""Rules about how a repository is served: its directory, compose file, manifests, Dockerfile. Layer: check."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tooling.check.files import read_limited
 from tooling.check.finding import Evidence, Finding, Place, Stage
+from tooling.check.manifests import probes
 from tooling.check.rules.kinds import advice, load, note, request
 
 _LARGEST: Final = 2**17
@@ -56,6 +57,16 @@ OLD_HEALTH = request(
     "KServe v2 protocol",
     evidence=Evidence.DOCUMENTED,
 )
+LIVENESS = request(
+    "liveness-by-readiness",
+    "A liveness probe asks whether the models are ready.",
+    "/v2/health/ready is true only once every model is ready, so that Kubernetes kills the pod while it loads them, "
+    "again and again. /v2/health/live says that the server runs; a startupProbe on /v2/health/ready gives loading its "
+    "time.",
+    "max_batch_size: 8\n--- ../deployment.yaml\nlivenessProbe:\n  httpGet: {path: /v2/health/ready, port: 8000}",
+    "KServe v2 protocol",
+    evidence=Evidence.DOCUMENTED,
+)
 UNREADABLE = advice(
     "compose-unreadable",
     "The compose file cannot be read.",
@@ -79,7 +90,7 @@ SEVERAL_CACHES = load(
     "tritonserver's start",
     evidence=Evidence.READ,
 )
-RULES = (CONFIG_NAME, SEVERAL_CACHES, IS_A_MODEL, EMPTY, EXIT_ON_ERROR, NO_BINARY, OLD_HEALTH, UNREADABLE)
+RULES = (CONFIG_NAME, SEVERAL_CACHES, IS_A_MODEL, EMPTY, EXIT_ON_ERROR, NO_BINARY, OLD_HEALTH, LIVENESS, UNREADABLE)
 
 
 def compose_health(shown: str, services: Mapping[str, Any]) -> Iterator[Finding]:
@@ -95,6 +106,26 @@ def compose_health(shown: str, services: Mapping[str, Any]) -> Iterator[Finding]
                 Place(shown),
                 f"service {name}: /api/health/{match[1]} does not exist; use /v2/health/{match[1]}",
                 hint=f"curl -f http://localhost:8000/v2/health/{match[1]}",
+            )
+
+
+def manifest_health(path: Path, shown: str) -> Iterator[Finding]:
+    """Probes of a Kubernetes manifest."""
+    for kind, url, starts in probes(path):
+        if match := _OLD_HEALTH.search(url):
+            yield Finding(
+                OLD_HEALTH,
+                Place(shown),
+                f"{kind}: /api/health/{match[1]} does not exist; use /v2/health/{match[1]}",
+                hint=f"path: /v2/health/{match[1]}",
+            )
+        elif kind == "livenessProbe" and url.rstrip("/") == "/v2/health/ready":
+            yield Finding(
+                LIVENESS,
+                Place(shown),
+                "the liveness probe asks /v2/health/ready, and the pod is killed while models load",
+                hint="liveness must use /v2/health/live"
+                + ("" if starts else "; add a startupProbe for slow model loading"),
             )
 
 
