@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tooling.config.proto import ModelConfig
 
 FOLDER: Final = "clients"
+_CACHE: Final = ("past_key_values.", "present.")  # of a decoder: what it is given back, and what it gives
 TEXTS: Final = ("How do I reset my password?", "She moved to the coast.")
 _NUMPY: Final = {"INT64": "int64", "INT32": "int32", "FP32": "float32", "FP16": "float16", "BOOL": "bool_"}
 _FILES: Final = {
@@ -42,7 +43,8 @@ def write_clients(model_dir: Path, config: ModelConfig) -> None:
 def client_texts(config: ModelConfig, tokenizer_dir: Path) -> dict[str, str]:
     """The clients by file name. They send texts, or the token ids that the tokenizer makes of them, or zeros.
 
-    There is none for a model with other free axes, such as a decoder's cache, and none of curl for large tensors.
+    A decoder is sent a prompt and an empty cache. There is none for a model with other free axes, and none of curl for
+    large tensors.
     """
     tensors = _tensors(config, tokenizer_dir)
     facts = {
@@ -51,7 +53,7 @@ def client_texts(config: ModelConfig, tokenizer_dir: Path) -> dict[str, str]:
         "takes_tokens": any("data" in tensor for tensor in tensors),
         "numpy": _NUMPY,
         "inputs": tensors,
-        "outputs": [output.name for output in config.output],
+        "outputs": [output.name for output in config.output if not output.name.startswith(_CACHE)],
         "texts": TEXTS[: tensors[0]["shape"][0]] if tensors else (),
         "body": json.dumps({"inputs": tensors}, ensure_ascii=False),
     }
@@ -70,18 +72,18 @@ def _tensors(config: ModelConfig, tokenizer_dir: Path) -> list[dict[str, Any]]:
     if [spec.data_type for spec in specs] == ["TYPE_STRING"]:
         data: list[Any] = [[sentence] for sentence in TEXTS[:rows]]
         return [{"name": specs[0].name, "datatype": "BYTES", "shape": [rows, 1], "data": data}]
-    strange = (-1 in spec.dims[1:] and (len(spec.dims) != 2 or role(spec) == "values") for spec in specs)
+    open_ones = [spec for spec in specs if -1 in spec.dims[1:] and not spec.name.startswith(_CACHE)]
+    strange = (len(spec.dims) != 2 or role(spec) == "values" for spec in open_ones)
     if any(strange) or any(spec.data_type.removeprefix("TYPE_") not in _NUMPY for spec in specs):
         return []
-    of_tokens = any(-1 in spec.dims[1:] for spec in specs)
-    tokens = _tokens(tokenizer_dir, rows) if of_tokens else []
+    tokens = _tokens(tokenizer_dir, rows) if open_ones else []
     found = []
     for spec in specs:
         tensor: dict[str, Any] = {"name": spec.name, "datatype": spec.data_type.removeprefix("TYPE_")}
-        if -1 in spec.dims[1:]:
+        if spec in open_ones:
             tensor |= {"shape": [rows, len(tokens[0])], "data": _values(role(spec), tokens)}
         else:
-            tensor["shape"] = [rows, *spec.dims[1:]]
+            tensor["shape"] = [rows, *(0 if size == -1 else size for size in spec.dims[1:])]
         found.append(tensor)
     return found
 

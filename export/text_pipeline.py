@@ -18,7 +18,7 @@ from export.padding_check import check_padding
 from tooling.config.build import build_config
 from tooling.config.ensemble import Graph, Step, build_ensemble
 from tooling.config.knobs import Knobs, read
-from tooling.config.render import render
+from tooling.config.render import origin, render
 from tooling.console import Console
 from tooling.errors import Problem, UsageError
 from tooling.repository import (
@@ -28,6 +28,7 @@ from tooling.repository import (
     locate_model,
     publish,
     read_config,
+    read_text,
     staging,
     write_atomic,
     writing,
@@ -255,7 +256,7 @@ def require_free(directory: Path, force: bool) -> None:
             expected="a new name, or a part of a text pipeline",
             hint="choose another name with --name",
         )
-    if not force:
+    if not force and origin(read_text(path)) != "exported":
         guard_overwrite(path, "")
 
 
@@ -307,7 +308,7 @@ def _step_config(plan: _Plan, name: str, outputs: Sequence[TensorSpec]) -> Model
 
 
 def _text_settings(plan: _Plan) -> dict[str, Any]:
-    """What the Python step needs to know, as it stands in `text.json`; gen-config may write its config.pbtxt anew."""
+    """What the Python step needs to know, as it stands in `text.json`: a person may write its config.pbtxt anew."""
     settings: dict[str, Any] = {
         "tensors": {spec.name: spec.data_type for spec in plan.signature.required_inputs},
         "buckets": plan.edges,
@@ -359,7 +360,7 @@ def _link(source: str, target: str) -> None:
 def _finish(plan: _Plan, staged: Path, config: ModelConfig) -> None:
     """Config, clients and what stands beside them; tuned configs are taken along; then all at once in its place."""
     target = plan.sibling(config.name)
-    write_atomic(config_path(staged), render(config))
+    write_atomic(config_path(staged), render(config, exported=True))
     if config.name == plan.name:
         write_clients(staged, config)
     with writing(target):

@@ -162,7 +162,10 @@ def open_session(path: Path) -> Any:
     options.log_severity_level = 4  # failures are reported here, not on stderr
     options.intra_op_num_threads = 1  # enough for a few hundred tokens, and exact from run to run
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        # Without `enable_fallback` a failure is not printed and tried again: it is reported here.
+        return onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"], enable_fallback=False
+        )
     except Exception as error:  # onnxruntime raises classes of its own without a common base
         raise UsageError("onnxruntime cannot load the model", where=path, got=first_line(error)) from error
 

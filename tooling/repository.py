@@ -206,11 +206,15 @@ def guard_overwrite(path: Path, text: str) -> None:
     present = read_text(path) if path.exists() else text
     if present == text or origin(present) == "generated":
         return
-    measured = origin(present) == "measured"
+    known = {
+        "measured": "the file holds measured settings with their evidence",
+        "exported": "the file is part of what `tritune export` wrote, and no model file tells all of it",
+    }
+    which = origin(present) or ""
     raise UsageError(
-        "the file holds measured settings with their evidence" if measured else "the file is not as tritune wrote it",
+        known.get(which, "the file is not as tritune wrote it"),
         where=path,
-        got=None if measured else "an edited or hand-written config",
+        got=None if which in known else "an edited or hand-written config",
         hint="name what to change with --set or other options, and the rest stays; "
         "or generate it anew with --force (--diff shows what that changes)",
     )

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -172,6 +174,33 @@ def test_client_that_asks_for_classes_gets_their_names(
     found = [text.decode().split(":") for text in named.as_numpy("logits")[0]]
     labels = ["bad", "fair", "very good"]
     assert [(int(index), label) for _, index, label in found] == [(i, labels[i]) for i in np.argsort(-logits)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["vit", "gpt2"])
+def test_clients_of_images_and_decoders_are_answered(
+    kind: str,
+    make_model: Callable[..., Path],
+    repository: Path,
+    server: EmbeddedServer,
+    run_cli: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    """The Python ones, as a user runs them: an image, and a prompt with an empty cache."""
+    name = f"{kind}-clients"
+    source = make_model(tmp_path / kind, kind)
+    done = run_cli("export", source, "-r", repository, "--name", name)
+    assert done.code == 0, done.err
+    assert run_cli("gen-config", repository / name).code == 0
+    server.load(name)
+    clients = sorted((repository / name / "clients").iterdir())
+    assert [path.stem for path in clients] == ["client_async", "client_grpc", "client_http"]
+    for path in clients:
+        url = server.http_url if path.stem == "client_http" else server.grpc_url
+        ran = subprocess.run([sys.executable, path, url], capture_output=True, text=True, timeout=60, check=False)
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout.startswith("logits [[") and "present" not in ran.stdout
+    server.unload(name)
 
 
 @pytest.mark.long

@@ -234,13 +234,7 @@ def read_texts(path: Path) -> tuple[str, ...]:
 
 
 def write_clients_of(model_dir: Path) -> None:
-    """The clients of a model that was exported by itself, for its tensors: a config may not fit them yet.
-
-    Models of images, and decoders, which want their cache back, have none.
-    """
+    """The clients of a model that was exported by itself, for its tensors: a config may not fit them yet."""
     from export.clients import write_clients
-    from export.text_pipeline import TENSORS
 
-    config = _new_config(model_dir)
-    if all(tensor.name in TENSORS for tensor in config.input):
-        write_clients(model_dir, config)
+    write_clients(model_dir, _new_config(model_dir))

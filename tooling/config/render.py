@@ -13,7 +13,7 @@ from tooling.pbtxt.message import load
 from tooling.pbtxt.printer import Style, field_lines
 from tooling.pbtxt.schema import fields_of
 
-_STAMP: Final = re.compile(r"# (Generated|Measured) by tritune, stamp ([0-9a-f]{12})\b.*\n")
+_STAMP: Final = re.compile(r"# (Generated|Measured|Exported) by tritune, stamp ([0-9a-f]{12})\b.*\n")
 STYLE: Final = Style(explicit=("ModelConfig.max_batch_size",))
 _MODEL: Final = ("name", "platform", "backend", "default_model_filename", "max_batch_size", "input", "output")
 _TENSORS: Final = ("batch_input", "batch_output")
@@ -22,8 +22,9 @@ _RUNNING: Final = ("instance_group", "optimization", "parameters", "model_transa
 _ORDERED: Final = (*_MODEL, *_TENSORS, *_SCHEDULERS, *_RUNNING, "model_warmup")
 
 
-def render(config: ModelConfig, *, evidence: Sequence[str] = ()) -> str:
+def render(config: ModelConfig, *, evidence: Sequence[str] = (), exported: bool = False) -> str:
     """The pbtxt of `config`; `evidence` stands as comments at the top and says where its values come from.
+    An `exported` one belongs to more than its model file: only the export that wrote it can write it anew.
 
     The first line carries a stamp over the rest (see `origin`). The text is parsed back and compared.
     """
@@ -38,7 +39,7 @@ def render(config: ModelConfig, *, evidence: Sequence[str] = ()) -> str:
         rest="".join(_field(config, name) for name in others),
     )
     body = f"{body.rstrip()}\n"
-    word = "Measured" if evidence else "Generated"
+    word = "Measured" if evidence else "Exported" if exported else "Generated"
     text = f"# {word} by tritune, stamp {_digest(body)} (gen-config overwrites no edited file without --force).\n{body}"
     if _bytes(parse(text, "rendered text")) != _bytes(config):
         raise AssertionError(f"the rendered text is not the config it was made from:\n{text}")
@@ -55,7 +56,7 @@ def _bytes(config: ModelConfig) -> bytes:
 
 
 def origin(text: str) -> str | None:
-    """`generated` or `measured` (with evidence) for a text as `render` wrote it, None for any other or edited text."""
+    """`generated`, `measured` (with evidence) or `exported` for a text as `render` wrote it, None for any other."""
     match = _STAMP.match(text)
     if match is None or match[2] != _digest(text[match.end() :].replace("\r\n", "\n")):
         return None

@@ -52,6 +52,24 @@ def files(directory: Path) -> list[str]:
 CLIENTS = [f"clients/client_{name}" for name in ("async.py", "curl.sh", "grpc.py", "http.py")]
 
 
+@pytest.mark.parametrize("padding", ["merged", "models"])
+def test_gen_config_changes_only_what_is_asked_of_a_part(repository: Path, run_cli: Run, padding: str) -> None:
+    """Instances and fixed shapes are the pipeline's: no model file tells them. The pipeline may write them again."""
+    buckets = () if padding == "merged" else (16,)
+    write(repository, padding, buckets)
+    part = repository / ("tiny" if padding == "merged" else "tiny_model_16")
+    before = read_config(part)
+    assert before.instance_group[0].count > 0 and before.HasField("dynamic_batching")
+    assert run_cli("gen-config", part).code == 2, "it is left alone"
+    assert read_config(part) == before
+    write(repository, padding, buckets)
+    assert run_cli("gen-config", part, "--no-dynamic-batching").code == 0
+    before.ClearField("dynamic_batching")
+    assert read_config(part) == before
+    with pytest.raises(UsageError, match="the file is not as tritune wrote it"):
+        write(repository, padding, buckets)
+
+
 def test_three_models_join_by_their_names(repository: Path) -> None:
     written = write(repository)
     assert sorted(path.name for path in repository.iterdir()) == ["tiny", "tiny_model", "tiny_tokenizer"]
