@@ -23,9 +23,9 @@ _MOST_CLIENTS = 1024
 def capacity(
     sweep: Sweep, one: Candidate, wanted_rps: float | None = None, per_hour: float | None = None
 ) -> dict[str, Any]:
-    """What one server carries with this setting, predicted: requests a second that arrive at random, clients that each
-    wait for their answer; and from that replicas for `wanted_rps` and the cost of a million requests at a price of
-    `per_hour` for a server.
+    """What one server carries with this setting, predicted: requests a second that arrive at random, and how long one
+    then waits in the queue on average; clients that each wait for their answer; and from that replicas for `wanted_rps`
+    and the cost of a million requests at a price of `per_hour` for a server.
 
     Limits are those on latency; without one the rate is 80 % of the highest that is answered, and clients are not
     limited.
@@ -42,6 +42,7 @@ def capacity(
         "requests_per_s": rate,
         "highest_requests_per_s": top,
         "requests_per_s_per_core": rate / sweep.cores,
+        "queue_us": limited.play(one, _rate(sweep.workload, rate)).prediction.queue_us if rate else None,
         "clients": _most_clients(limited, one) if limits.terms else None,
         "limits": [str(term) for term in limits.terms],
         "wanted_requests_per_s": wanted_rps,

@@ -134,6 +134,25 @@ def newest(studies: Path = STUDIES) -> Path:
     return max(files, key=lambda file: file.stat().st_mtime).parent
 
 
+def tuned_capacity(directory: Path) -> tuple[float, float | None]:
+    """What one server carries with the setting that a tuning chose, in requests a second within the limits of that
+    tuning, and the mean queue time of a request then in microseconds (None in older studies). Both are predictions.
+
+    Raises UsageError for a study that has none: unfinished, a comparison, a direct search, or one that chose nothing.
+    """
+    result = StudyFile(directory).result
+    found = result.findings if isinstance(result, TuneResult) and result.chosen else None
+    carries = float((found or {}).get("capacity", {}).get("requests_per_s") or 0)
+    if found is None or carries <= 0:
+        raise UsageError(
+            "the study says nothing of what a server carries",
+            where=directory,
+            expected="a finished `tritune tune`, without --direct, that chose a setting",
+            hint="tune again, or give --replicas and --queue-target",
+        )
+    return carries, found["capacity"].get("queue_us")
+
+
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
     """The rows with a header line; figures that a run did not give are empty."""
     text = io.StringIO()

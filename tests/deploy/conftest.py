@@ -37,10 +37,10 @@ def repository(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def services() -> Callable[..., dict[str, Any]]:
-    """`services(directory, *profiles)` → the services of a compose project, as the real Compose reads them."""
+    """`services(directory, *profiles, **variables)` → the services of a project, as the real Compose reads them."""
 
-    def read(directory: Path, *profiles: str) -> dict[str, Any]:
-        ours = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "COMPOSE_"))}
+    def read(directory: Path, *profiles: str, **variables: str) -> dict[str, Any]:
+        ours = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "COMPOSE_"))} | variables
         command = [str(Path(sys.executable).parent / "docker-compose"), *(f"--profile={name}" for name in profiles)]
         command += ["config", "--format", "json"]
         done = subprocess.run(command, cwd=directory, env=ours, capture_output=True, text=True, timeout=60)

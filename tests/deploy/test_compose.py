@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 def compose(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the Compose binary of the environment; it needs no engine to read a file."""
-    ours = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "COMPOSE_"))}
+    ours = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "COMPOSE_", "CUDA_"))}
     command = [str(Path(sys.executable).parent / "docker-compose"), *argv]
     return subprocess.run(command, cwd=ROOT, env=ours | variables, capture_output=True, text=True, timeout=60)
 
@@ -42,7 +42,7 @@ def test_the_cpu_service_differs_only_in_its_profile_and_devices():
     cpu, gpu = both["triton-cpu"], both["triton"]
     assert cpu.pop("profiles") == ["cpu"]
     assert cpu.pop("networks") == {"default": {"aliases": ["triton"]}}
-    gpu.pop("deploy"), gpu.pop("networks")
+    gpu["deploy"]["resources"].pop("reservations"), gpu.pop("networks")
     assert cpu == gpu
 
 
@@ -68,11 +68,22 @@ def test_the_image_is_the_current_release():
 
 def test_settings_are_taken_from_the_environment():
     service = services(
-        TRITON_RELEASE="24.12", TRITON_HTTP_PORT="9000", TRITON_HOST="0.0.0.0", TRITON_CONFIG_NAME="gpu-h200-x1"
+        TRITON_RELEASE="24.12",
+        TRITON_HTTP_PORT="9000",
+        TRITON_HOST="0.0.0.0",
+        TRITON_CONFIG_NAME="gpu-h200-x1",
+        TRITON_MODEL_CONTROL="explicit",
+        TRITON_MEMORY_LIMIT="16gb",
+        CUDA_VISIBLE_DEVICES="1",
     )["triton"]
     assert service["image"].endswith(":24.12-py3")
     assert (service["ports"][0]["host_ip"], service["ports"][0]["published"]) == ("0.0.0.0", "9000")
-    assert service["environment"] == {"TRITON_CONFIG_NAME": "gpu-h200-x1"}
+    assert service["environment"] == {
+        "TRITON_CONFIG_NAME": "gpu-h200-x1",
+        "TRITON_MODEL_CONTROL": "explicit",
+        "CUDA_VISIBLE_DEVICES": "1",
+    }
+    assert int(service["deploy"]["resources"]["limits"]["memory"]) == 16 * 2**30
 
 
 def test_sweep_monitoring_and_builder_stand_beside_it(minilm_repository, run_cli, tmp_path, update_golden):
@@ -102,7 +113,8 @@ def test_without_a_release_compose_says_where_it_stands():
 
 
 def test_every_setting_of_the_compose_file_stands_in_the_env_file():
-    used = set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yml").read_text()))
+    text = (ROOT / "docker-compose.yml").read_text()
+    used = {*re.findall(r"\$\{(\w+)", text), *re.findall(r"^ +([A-Z_]+):(?: #.*)?$", text, re.MULTILINE)}
     stated = set(re.findall(r"^(?:# )?(\w+)=", (ROOT / ".env").read_text(), re.MULTILINE))
     assert used == stated
 

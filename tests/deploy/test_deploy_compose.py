@@ -57,6 +57,64 @@ def test_flags_follow_the_models(run_cli: Run, repository: Any, services: Read, 
     assert "devices" not in triton["deploy"]["resources"].get("reservations", {})
 
 
+def test_pools_of_memory(run_cli: Run, repository: Any, services: Read, tmp_path: Path) -> None:
+    argv = ("deploy", "compose", repository(m=PYTHON), "-o", tmp_path / "out")
+    pools = ("--pinned-pool", "512MiB", "--cuda-pool", "128MiB")
+    refused = run_cli(*argv, *pools)
+    assert (refused.code, "there is a pool for each GPU (got all GPUs" in refused.err) == (2, True)
+    assert run_cli(*argv, *pools, "--gpus", "2,3").code == 0
+    triton = services(tmp_path / "out")["triton"]
+    assert triton["command"][3:] == [  # counted as the server sees them
+        "--pinned-memory-pool-byte-size=536870912",
+        "--cuda-memory-pool-byte-size=0:134217728",
+        "--cuda-memory-pool-byte-size=1:134217728",
+    ]
+
+
+def test_a_repository_in_an_object_store(
+    run_cli: Run, repository: Any, services: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton reads it there; credentials come from the environment and stand in no file."""
+    models = repository(m=PYTHON)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
+    assert run_cli("deploy", "compose", models, "-o", tmp_path / "s3", "--bucket", "s3://b/models").code == 0
+    triton = services(tmp_path / "s3")["triton"]
+    assert "--model-repository=s3://b/models" in triton["command"]
+    assert triton["environment"]["AWS_SECRET_ACCESS_KEY"] == "s3cret" and "volumes" not in triton
+    assert not [path for path in (tmp_path / "s3").rglob("*.*") if "s3cret" in path.read_text()]
+    (tmp_path / "key.json").write_text("{}")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    assert run_cli("deploy", "compose", models, "-o", tmp_path / "gs", "--bucket", "gs://b/models").code == 0
+    triton = services(tmp_path / "gs")["triton"]
+    assert triton["secrets"] == [{"source": "object-store-key", "target": "/run/secrets/object-store-key"}]
+    assert triton["environment"]["GOOGLE_APPLICATION_CREDENTIALS"] == "/run/secrets/object-store-key"
+
+
+def test_loading_models_takes_a_key_where_others_reach_the_port(
+    run_cli: Run, repository: Any, services: Read, tmp_path: Path
+) -> None:
+    argv = ("deploy", "compose", repository(m=PYTHON), "--control", "explicit", "-o")
+    assert run_cli(*argv, tmp_path / "here").code == 0
+    assert not [word for word in services(tmp_path / "here")["triton"]["command"] if "restricted" in word]
+    assert run_cli(*argv, tmp_path / "out", "--host", "0.0.0.0").code == 0
+    with pytest.raises(AssertionError, match=r"\(1, 'error"):
+        services(tmp_path / "out")
+    command = services(tmp_path / "out", TRITON_CONTROL_KEY="k")["triton"]["command"]
+    assert "--http-restricted-api=model-repository:triton-control-key=k" in command
+    assert "--grpc-restricted-protocol=model-repository:triton-control-key=k" in command
+
+
+def test_gpus_are_narrowed_by_the_environment(
+    run_cli: Run, repository: Any, services: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_cli("deploy", "compose", repository(m=PYTHON), "-o", tmp_path / "out").code == 0
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert services(tmp_path / "out")["triton"]["environment"] == {"CUDA_VISIBLE_DEVICES": None}  # not set at all
+    settings = tmp_path / "out" / ".env"
+    settings.write_text(settings.read_text() + "CUDA_VISIBLE_DEVICES=0,1\n")
+    assert services(tmp_path / "out")["triton"]["environment"] == {"CUDA_VISIBLE_DEVICES": "0,1"}
+
+
 def test_packages_make_an_image(run_cli: Run, repository: Any, services: Read, tmp_path: Path) -> None:
     models = repository(m=PYTHON)
     (models / "m" / "requirements.txt").write_text("tokenizers==0.21.0\n")
@@ -111,6 +169,7 @@ def test_what_is_there_is_kept(run_cli: Run, repository: Any, tmp_path: Path) ->
         (PYTHON, ["--sweep", "n"], 2, "no such model"),
         (PYTHON, ["--release", "99.01"], 2, "no known release"),
         (PYTHON, ["--shm-size", "1"], 2, "not a size"),
+        (PYTHON, ["--bucket", "https://b/m"], 2, "no object store"),
     ],
 )
 def test_refused(config: str, argv: list[str], code: int, message: str, run_cli: Run, repository: Any, tmp_path: Path):

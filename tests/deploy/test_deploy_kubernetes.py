@@ -11,6 +11,12 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from perf.grid import Candidate
+from perf.result import TuneResult
+from perf.study import Study
+from perf.trial import Trial
+from tooling.config.knobs import Knobs
+
 from .conftest import PYTHON
 
 Run = Callable[..., Any]
@@ -28,6 +34,22 @@ def rendered(run_cli: Run, repository: Any, tmp_path: Path) -> Callable[..., dic
         return {p.relative_to(out).as_posix(): list(yaml.safe_load_all(p.read_text())) for p in out.rglob("*.yaml")}
 
     return run
+
+
+def write_study(directory: Path, capacity: dict[str, Any]) -> None:
+    """A finished tuning, as `tritune tune` keeps it."""
+    trial = Trial(Candidate("default", Knobs(max_batch_size=8)), "default")
+    result = TuneResult(
+        *("enc", "8 clients", "throughput", trial, (), trial),
+        runs=6,
+        disturbed=0,
+        spent_s=9.0,
+        finished="2026-01-01T00:00:00+00:00",
+        study=directory,
+        findings={"capacity": capacity},
+    )
+    with Study(directory, {"command": "tune"}) as study:
+        study.append({"record": "result", "kind": "tune", "result": result.to_dict()})
 
 
 def _patched(base: Any, kustomization: Any) -> Any:
@@ -105,6 +127,36 @@ def test_the_scale_is_the_one_asked_for(rendered: Any) -> None:
     assert rule["name"]["as"] == metric["pods"]["metric"]["name"]
     (container,) = files["base/deployment.yaml"][0]["spec"]["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 2
+
+
+def test_replicas_and_queue_target_come_from_a_tuning(rendered: Any, run_cli: Run, tmp_path: Path) -> None:
+    """A study whose chosen setting carries 114.5 requests a second and then waits 3.2 ms in the queue."""
+    study = tmp_path / "study"
+    write_study(study, {"requests_per_s": 114.5, "queue_us": 3214.6})
+    (scaler,) = rendered("--study", str(study), "--rate", "400")["base/autoscaler.yaml"]
+    assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]) == (4, 8)
+    assert scaler["spec"]["metrics"][0]["pods"]["target"]["averageValue"] == "3215"
+    argv = ("deploy", "kubernetes", tmp_path / "models", "-o", tmp_path / "b", "--name", "enc")
+    refused = run_cli(*argv, "--rate", "400")
+    assert (refused.code, "the capacity of a server is not known" in refused.err) == (2, True)
+    write_study(study, {"requests_per_s": 0.0, "queue_us": None})
+    refused = run_cli(*argv, "--study", study, "--rate", "400")
+    assert (refused.code, "says nothing of what a server carries" in refused.err) == (2, True)
+
+
+def test_loading_models_takes_a_key_that_a_secret_holds(rendered: Any) -> None:
+    """In explicit mode whoever loads a model runs code, and the whole namespace reaches the port."""
+    files = rendered("--control", "explicit")
+    pods = [body["spec"]["template"]["spec"] for _, body in _core(files) if body["kind"] == "Deployment"]
+    for container in (
+        *(pod["containers"][0] for pod in pods),
+        files["kserve/serving.yaml"][0]["spec"]["containers"][0],
+    ):
+        guard = "model-repository:triton-control-key=$(TRITON_CONTROL_KEY)"
+        assert {f"--http-restricted-api={guard}", f"--grpc-restricted-protocol={guard}"} <= set(container["args"])
+        reference = {"secretKeyRef": {"name": "enc-control", "key": "key"}}
+        assert {"name": "TRITON_CONTROL_KEY", "valueFrom": reference} in container["env"]
+    kubernetes_validate.validate(files["base/deployment.yaml"][0], SUPPORTED[-1], strict=True)
 
 
 def test_kserve_and_pod_monitor_have_the_fields_of_their_definitions(rendered: Any) -> None:

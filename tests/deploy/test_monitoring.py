@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from tooling.deploy.monitoring import MonitoringOptions, alerts, panels, render_monitoring
-from tooling.server import EmbeddedServer, ServerOptions
+from tooling.server import EmbeddedServer, ServerFlags, ServerOptions
 
 ROOT = Path(__file__).parents[2]
 OPTIONS = MonitoringOptions("127.0.0.1:8002", owner="search-team", p99_us=50_000, queue_us=5_000)
@@ -130,7 +130,7 @@ def test_alert_fires_when_it_should_and_not_before(name: str, tmp_path: Path) ->
 @pytest.fixture
 def prometheus(minilm_repository: Path, runtime: Any, tmp_path: Path) -> Iterator[str]:
     """A Prometheus that has scraped a server under load, by its address."""
-    options = ServerOptions(summary_latencies=True)
+    options = ServerOptions(flags=ServerFlags())
     with EmbeddedServer(minilm_repository, runtime, options) as server:
         server.load("minilm")
         write(tmp_path, MonitoringOptions(server.metrics_url, gpu=False, interval_s=1), cache=False)

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from tooling.releases import current_release
+from tooling.server import ServerFlags
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tooling" / "data" / "start-triton.sh"
@@ -80,8 +81,22 @@ def test_whole_models_and_ensembles_are_served(start, tmp_path):
     model(repository, "both", 'name: "both"\nplatform: "ensemble"\n', files=())
     done = start(repository, "--log-verbose=1")
     assert (done.returncode, done.stderr) == (0, "")
-    percentiles = "--metrics-config=summary_latencies=true"
-    assert done.stdout.splitlines() == [f"--model-repository={repository}", percentiles, "--log-verbose=1"]
+    assert done.stdout.splitlines() == [*ServerFlags().arguments(str(repository)), "--log-verbose=1"]
+
+
+@pytest.mark.parametrize("mode", ["none", "poll", "explicit"])
+def test_model_control_is_what_a_rendered_deployment_gets(start, tmp_path, mode):
+    model(tmp_path / "models", "whole")
+    flags = ServerFlags(control=mode, load=("*",) if mode == "explicit" else (), config_name="gpu-l4-x1")
+    done = start(tmp_path / "models", TRITON_CONFIG_NAME="gpu-l4-x1", TRITON_MODEL_CONTROL=mode)
+    assert set(done.stdout.splitlines()) == set(flags.arguments(str(tmp_path / "models")))
+
+
+def test_an_unknown_control_mode_is_refused(start, tmp_path):
+    model(tmp_path / "models", "whole")
+    done = start(tmp_path / "models", TRITON_MODEL_CONTROL="manual")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "TRITON_MODEL_CONTROL: no such mode (got manual; expected none, poll or explicit)" in done.stderr
 
 
 def test_the_config_name_is_passed_only_when_set(start, tmp_path):

@@ -24,6 +24,12 @@ def test_without_a_limit_the_rate_keeps_its_distance_from_the_highest(machine: A
     assert found["clients"] is None
 
 
+def test_the_queue_at_that_rate_grows_with_it(machine: Any) -> None:
+    """Requests that may take longer wait longer, and none waits as long as it may take."""
+    loose, tight = (capacity(machine(slo), ONE)["queue_us"] for slo in ("p99<90ms", "p99<40ms"))
+    assert 0 < tight < loose < 90_000
+
+
 def test_limits_bound_rate_and_clients_and_tighter_ones_bound_them_more(machine: Any) -> None:
     loose, tight = (capacity(machine(slo), ONE) for slo in ("p99<60ms", "p99<30ms"))
     assert 0 < tight["requests_per_s"] < loose["requests_per_s"] <= loose["highest_requests_per_s"] / 0.97

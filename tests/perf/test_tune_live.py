@@ -211,7 +211,7 @@ def test_tuned_config_is_what_the_server_loads(model: Path, runtime: Any, tmp_pa
     from perf.result import TuneResult
     from perf.trial import Trial
     from perf.tuned import write_tuned_config
-    from tooling.server import EmbeddedServer, ServerOptions
+    from tooling.server import EmbeddedServer, ServerFlags, ServerOptions
 
     knobs = Knobs(max_queue_delay_us=2_000, instance_count=1, intra_op_threads=1)
     chosen = Trial(Candidate("a", knobs), "compared", verdict=Verdict("better", 1.25, 1.2, 1.3, 6))
@@ -227,7 +227,7 @@ def test_tuned_config_is_what_the_server_loads(model: Path, runtime: Any, tmp_pa
     (where,) = (line.split(": ")[1] for line in path.read_text().splitlines() if line.startswith("# Study: "))
     assert (path.parent / where).samefile(tmp_path), "relative to the file it stands in"
     assert (model / "config.pbtxt").read_bytes() == before
-    with EmbeddedServer(model.parent, runtime, ServerOptions(config_name="cpu-test")) as server:
+    with EmbeddedServer(model.parent, runtime, ServerOptions(flags=ServerFlags(config_name="cpu-test"))) as server:
         server.load("tiny")
         loaded = server.model_config("tiny")
     assert [g["count"] for g in loaded["instance_group"]] == [1]

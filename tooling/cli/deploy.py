@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,8 +15,8 @@ from tooling.errors import UsageError, suggest
 
 if TYPE_CHECKING:
     from tooling.deploy.needs import Needs
-    from tooling.deploy.server import ServerFlags
     from tooling.releases import Release
+    from tooling.server.flags import ServerFlags
 
 app = typer.Typer(help="Write the files that put a model repository into service.", no_args_is_help=True)
 
@@ -28,6 +29,9 @@ _CACHE = typer.Option(None, metavar="SIZE", help="Of the response cache, when a 
 _OWNER = typer.Option("unowned", metavar="NAME", help="Who is called: a label of every alert.")
 _P99 = typer.Option("100ms", metavar="TIME", help="The p99 to keep: an alert above it.")
 _QUEUE = typer.Option("10ms", metavar="TIME", help="Queue time of a request that is still as tuned: an alert above it.")
+_PINNED = typer.Option(None, metavar="SIZE", help="Pinned host memory. Default: Triton's, 256MiB.")
+_CUDA = typer.Option(None, metavar="SIZE", help="CUDA memory on each GPU. Default: Triton's, 64MiB.")
+_BUCKET = typer.Option(None, metavar="URL", help="s3:// or gs:// URL that holds the repository for the server.")
 _FORCE = typer.Option(False, "--force", help="Replace files that have another content.")
 _Control = Literal["none", "poll", "explicit"]
 
@@ -41,6 +45,9 @@ def compose(
     config_name: str | None = _CONFIG_NAME,
     control: _Control = _CONTROL,
     cache_size: str | None = _CACHE,
+    pinned_pool: str | None = _PINNED,
+    cuda_pool: str | None = _CUDA,
+    bucket: str | None = _BUCKET,
     gpus: str = typer.Option("all", metavar="all|none|IDS", help="GPUs to reserve: all, none, or ids such as 0,1."),
     host: str = typer.Option("127.0.0.1", help="Address the ports listen on; 0.0.0.0 opens them to the network."),
     http_port: int = typer.Option(8000, min=1, max=65535, help="Port of HTTP on this host."),
@@ -61,13 +68,14 @@ def compose(
     console = console_of(context)
     found, flags, image = _plan(repository, release, config_name, control, cache_size)
     ids = _gpu_ids(gpus)
+    flags = _with_pools(flags, pinned_pool, cuda_pool, None if ids is None else len(ids))
     if found.gpu and ids == ():
         names = ", ".join(found.models)
         raise UsageError("a model runs on GPUs only", where=repository, got="--gpus none", expected=f"GPUs for {names}")
     requests = _requests(repository, found, sweep)
     watch = MonitoringOptions("triton:8002", owner, parse_duration_us(p99), parse_duration_us(queue_target))
     options = ComposeOptions(
-        host, http_port, grpc_port, metrics_port, ids, parse_size(shm_size), next(iter(requests), None), watch
+        host, http_port, grpc_port, metrics_port, ids, parse_size(shm_size), next(iter(requests), None), watch, bucket
     )
     files = render_compose(repository, output, found, flags, image, options)
     files = {**files, **{f"requests/{name}.json": text for name, text in requests.items()}}
@@ -83,18 +91,24 @@ def kubernetes(
     config_name: str | None = _CONFIG_NAME,
     control: _Control = _CONTROL,
     cache_size: str | None = _CACHE,
+    pinned_pool: str | None = _PINNED,
+    cuda_pool: str | None = _CUDA,
     name: str | None = typer.Option(None, help="Of the objects. Default: the repository's name."),
-    replicas: int = typer.Option(1, min=1, help="Servers at the least: wanted rate by tuned capacity."),
-    max_replicas: int = typer.Option(4, min=1, help="Servers at the most."),
+    study: Path | None = typer.Option(None, metavar="DIR", help="Take the capacity of a server from this tuning."),
+    rate: float | None = typer.Option(None, metavar="REQUESTS/S", help="With --study: requests to be answered."),
+    replicas: int | None = typer.Option(None, min=1, help="Servers at the least. Default: by --rate, else 1."),
+    max_replicas: int | None = typer.Option(None, min=1, help="Servers at the most. Default: twice the least, from 4."),
     owner: str = _OWNER,
     p99: str = _P99,
-    queue_target: str = typer.Option("10ms", metavar="TIME", help="Queue time of a request that adds a server."),
+    queue_target: str | None = typer.Option(
+        None, metavar="TIME", help="Queue time of a request that adds a server. Default: by --study, else 10ms."
+    ),
     cpu: str = typer.Option("4", metavar="QUANTITY", help="CPU that a server asks for."),
     memory: str = typer.Option("8Gi", metavar="QUANTITY", help="Memory that a server gets."),
     gpus: int = typer.Option(1, min=0, help="GPUs of a server; 0 for models that run on the CPU."),
     shm_size: str = typer.Option("1GiB", metavar="SIZE", help="Shared memory for Python models."),
     load_timeout: str = typer.Option("10m", metavar="TIME", help="How long loading all models may take."),
-    bucket: str | None = typer.Option(None, metavar="URL", help="s3:// or gs:// URL of the repository."),
+    bucket: str | None = _BUCKET,
     image: str | None = typer.Option(None, help="Image that holds the repository under /models."),
     force: bool = _FORCE,
 ) -> None:
@@ -107,11 +121,13 @@ def kubernetes(
     found, flags, served = _plan(repository, release, config_name, control, cache_size)
     if found.gpu and gpus == 0:
         raise UsageError("a model runs on GPUs only", where=repository, got="--gpus 0", expected="1 or more")
+    flags = _with_pools(flags, pinned_pool, cuda_pool, gpus)
+    least, target_us = _sizing(study, rate, replicas, parse_duration_us(queue_target) if queue_target else None)
     options = KubernetesOptions(
         name=name or repository.resolve().name.lower().replace("_", "-"),
-        replicas=replicas,
-        max_replicas=max(replicas, max_replicas),
-        queue_target_us=parse_duration_us(queue_target),
+        replicas=least,
+        max_replicas=max(4, 2 * least) if max_replicas is None else max(least, max_replicas),
+        queue_target_us=target_us,
         cpu=cpu,
         memory=memory,
         gpus=gpus,
@@ -130,15 +146,53 @@ def _plan(
     repository: Path, release: str | None, config_name: str | None, control: _Control, cache_size: str | None
 ) -> tuple[Needs, ServerFlags, Release]:
     """What the models need, how the server is started, and its release."""
+    from dataclasses import replace
+
     from tooling.deploy.needs import read_needs
-    from tooling.deploy.server import flags_for
     from tooling.releases import current_release, release_named
+    from tooling.server.flags import flags_for
     from tooling.units import parse_size
 
     served = release_named(release) if release else current_release()
     found = read_needs(repository, served, config_name)
     cache_bytes = parse_size(cache_size) if cache_size else None
-    return found, flags_for(found, control=control, config_name=config_name, cache_bytes=cache_bytes), served
+    flags = flags_for(found.served, config_name=config_name, cache_bytes=cache_bytes)
+    return found, replace(flags, control=control, load=found.models if control == "explicit" else ()), served
+
+
+def _with_pools(flags: ServerFlags, pinned: str | None, cuda: str | None, gpus: int | None) -> ServerFlags:
+    """The flags with these pools; `gpus` are those that the server sees, None when that depends on the machine."""
+    from dataclasses import replace
+
+    from tooling.units import parse_size
+
+    if cuda and not gpus:
+        got = "no GPU" if gpus == 0 else "all GPUs, however many there are"
+        raise UsageError("there is a pool for each GPU", where="--cuda-pool", got=got, hint="name them with --gpus")
+    return replace(
+        flags,
+        pinned_pool_bytes=parse_size(pinned) if pinned else None,
+        cuda_pool_bytes=parse_size(cuda) if cuda else None,
+        gpus=gpus or 0,
+    )
+
+
+def _sizing(study: Path | None, rate: float | None, replicas: int | None, queue_us: int | None) -> tuple[int, int]:
+    """Servers at the least, and the queue time at which one more is added, in microseconds.
+
+    By the tuned setting of `study`: as many as carry `rate` requests a second within its limits, and the queue time
+    that one at its planned load has.
+    """
+    if rate is not None and study is None:
+        raise UsageError("the capacity of a server is not known", where="--rate", hint="give --study, or --replicas")
+    if study is None:
+        return replicas or 1, 10_000 if queue_us is None else queue_us
+    from perf.studies import tuned_capacity
+
+    carries_rps, waits_us = tuned_capacity(study)
+    if queue_us is None:
+        queue_us = 10_000 if waits_us is None else max(100, round(waits_us))
+    return replicas or (math.ceil(rate / carries_rps) if rate else 1), queue_us
 
 
 def _gpu_ids(text: str) -> tuple[str, ...] | None:

@@ -12,7 +12,7 @@ from tooling.console import Console
 from tooling.errors import Problem, Refused, UsageError
 
 if TYPE_CHECKING:
-    from tooling.server import EmbeddedServer
+    from tooling.server import EmbeddedServer, ServerFlags
 
 _AUTO = "auto"
 
@@ -41,7 +41,8 @@ def serve(
     from tooling.server import EmbeddedServer, ServerOptions
 
     console = console_of(context)
-    options = ServerOptions(http_port, grpc_port, metrics_port, config_name=_config_name(repository, config_name))
+    flags = _flags(repository, _config_name(repository, config_name))
+    options = ServerOptions(http_port, grpc_port, metrics_port, flags=flags)
     with EmbeddedServer(repository, find_runtime(), options) as server:
         refusals = _load(server, model or _all_models(server, repository), console)
         loaded = [name for name, reason in refusals.items() if reason is None]
@@ -55,11 +56,24 @@ def serve(
             )
         for name, reason in refused.items():
             console.warning(f"Triton refused `{name}`: {reason}")
-        data, text = _described(server, repository, options.config_name, loaded)
+        data, text = _described(server, repository, flags.config_name, loaded)
         console.result({**data, "refused": refused}, text)
         if console.json:  # the object comes at the end; this says that the server is ready
             console.info(text)
         server.watch()
+
+
+def _flags(repository: Path, config_name: str | None) -> ServerFlags:
+    """tritonserver's options as a deployment of this repository gets them: cache, rate limiter, percentiles."""
+    from tooling.check.repository import read_repository
+    from tooling.check.target import Target
+    from tooling.releases import current_release
+    from tooling.server.flags import ServerFlags, flags_for
+
+    if not repository.is_dir():  # for the server to refuse
+        return ServerFlags(config_name=config_name)
+    found = read_repository(repository, Target(current_release(), config_name=config_name))
+    return flags_for(found.models.values(), config_name=config_name)
 
 
 def _hint(repository: Path, name: str, keep_going: bool) -> str | None:

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Starts Triton on a model repository; models without weights are named first, with the command that makes them.
-# Arguments are passed on to tritonserver. MODEL_REPOSITORY is /models unless set; TRITON_CONFIG_NAME may be empty.
+# Arguments are passed on to tritonserver. MODEL_REPOSITORY is /models unless set; TRITON_CONFIG_NAME and
+# TRITON_MODEL_CONTROL may be empty.
 set -eu
 
 repository=${MODEL_REPOSITORY:-/models}
@@ -33,6 +34,16 @@ if [ "$models" -eq 0 ]; then
     exit 3
 fi
 [ "$missing" -eq 0 ] || exit 3
+
+case ${TRITON_MODEL_CONTROL:-none} in
+none) ;;
+poll) set -- --model-control-mode=poll "$@" ;;
+explicit) set -- --model-control-mode=explicit '--load-model=*' "$@" ;;
+*)
+    echo "error: TRITON_MODEL_CONTROL: no such mode (got $TRITON_MODEL_CONTROL; expected none, poll or explicit)" >&2
+    exit 2
+    ;;
+esac
 
 exec tritonserver --model-repository="$repository" --metrics-config=summary_latencies=true \
     ${TRITON_CONFIG_NAME:+"--model-config-name=$TRITON_CONFIG_NAME"} "$@"

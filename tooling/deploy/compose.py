@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from tooling.config.templates import environment
+from tooling.deploy.image import IMAGE
 from tooling.deploy.monitoring import MonitoringOptions, render_monitoring
 from tooling.deploy.needs import Needs
-from tooling.deploy.server import IMAGE, ServerFlags
+from tooling.deploy.store import S3_VARIABLES, check_bucket, is_s3
 from tooling.releases import Release
+from tooling.server.flags import ServerFlags
 
 COMPOSE_FILE: Final = "docker-compose.yml"
+_CONTROL_KEY: Final = "${TRITON_CONTROL_KEY:?is not set - what callers of the load API send as triton-control-key}"
 _RELEASE: Final = "${TRITON_RELEASE:?is not set - see .env}"
 
 
@@ -24,7 +27,8 @@ class ComposeOptions:
     """`gpus` are the ids to reserve, None for all, none at all for a server without GPU.
 
     Ports listen on `host`; `shm_bytes` is shared with the processes of Python models. `sweep` is the model that the
-    service `tune` measures, by `requests/NAME.json`.
+    service `tune` measures, by `requests/NAME.json`. With `bucket`, an s3:// or gs:// URL, Triton reads the repository
+    there.
     """
 
     host: str = "127.0.0.1"
@@ -35,6 +39,7 @@ class ComposeOptions:
     shm_bytes: int = 2**30
     sweep: str | None = None
     monitoring: MonitoringOptions = field(default_factory=lambda: MonitoringOptions("triton:8002"))
+    bucket: str | None = None
 
     @property
     def on_gpu(self) -> bool:
@@ -44,18 +49,31 @@ class ComposeOptions:
 def render_compose(
     repository: Path, output: Path, needs: Needs, flags: ServerFlags, release: Release, options: ComposeOptions
 ) -> Mapping[str, str]:
-    """The files of the project by their names in `output`; the repository is named relative to it."""
+    """The files of the project by their names in `output`; the repository is named relative to it.
+
+    Raises UsageError for a bucket that is none.
+    """
+    if options.bucket is not None:
+        check_bucket(options.bucket)
+    if flags.control == "explicit" and not _is_loopback(options.host):  # whoever loads models runs code
+        flags = replace(flags, control_key=_CONTROL_KEY)
     env = environment().overlay()
     env.filters["yaml"] = _quoted
     mounted = os.path.relpath(repository.resolve(), output.resolve())
     facts: dict[str, Any] = {
         "name": _project_name(repository),
         "needs": needs,
-        "arguments": flags.arguments("/models"),
+        "arguments": [
+            _Setting(word) if word.endswith(_CONTROL_KEY) else word
+            for word in flags.arguments(options.bucket or "/models")
+        ],
+        "variables": S3_VARIABLES if options.bucket and is_s3(options.bucket) else (),
+        "key_file": options.bucket is not None and not is_s3(options.bucket),
         "release": release,
         "options": options,
         "sweep": options.sweep,
         "gpu": options.on_gpu,
+        "guarded": flags.control_key is not None,
         "gpus": "count: all" if options.gpus is None else f"device_ids: {json.dumps(list(options.gpus))}",
         "repository": mounted if mounted.startswith(".") else f"./{mounted}",
         "requirements": [path.relative_to(repository).as_posix() for path in needs.packages],
@@ -70,6 +88,10 @@ def render_compose(
     files = {name: env.get_template(f"compose/{template}").render(facts) for name, template in names.items()}
     watched = render_monitoring(replace(options.monitoring, gpu=options.on_gpu), cache=flags.cache_bytes is not None)
     return files | {f"monitoring/{name}": text for name, text in watched.items()}
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 class _Setting(str):

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal
 
+from tooling.deploy.image import image_of
 from tooling.deploy.monitoring import MonitoringOptions, alerts
 from tooling.deploy.needs import Needs
 from tooling.deploy.objects import (
+    CONTROL_KEY,
     QUEUE_METRIC,
     KubernetesOptions,
     Object,
     autoscaler,
+    control_key,
     deployment,
     metadata,
     network_policy,
     pod_monitor,
     service,
 )
-from tooling.deploy.server import ServerFlags, image_of
+from tooling.deploy.store import check_bucket, is_s3
 from tooling.errors import UsageError
 from tooling.releases import Release
+from tooling.server.flags import ServerFlags
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")  # leaves room for suffixes below 63
-_BUCKET: Final = re.compile(r"(s3|gs)://[A-Za-z0-9._:/-]+")
 Place = Literal["pvc", "object-store", "image"]
 _Overlay = tuple[Mapping[str, Object], list[Object]]
 
@@ -38,8 +42,10 @@ def render_kubernetes(
     """
     _check(options)
     image = image_of(release, needs.variant)
+    if flags.control == "explicit":  # whoever loads models runs code, and the namespace reaches the port
+        flags = replace(flags, control_key=f"$({CONTROL_KEY})")
     base = {
-        "deployment.yaml": deployment(flags.arguments("/models"), image, options),
+        "deployment.yaml": deployment(flags.arguments("/models"), image, options, _variables(flags, options)),
         "service.yaml": service(options.name),
         "disruption-budget.yaml": _disruption_budget(options.name),
         "autoscaler.yaml": autoscaler(options),
@@ -58,6 +64,10 @@ def render_kubernetes(
     return files
 
 
+def _variables(flags: ServerFlags, options: KubernetesOptions) -> list[Object]:
+    return [control_key(options.name)] if flags.control_key is not None else []
+
+
 def _check(options: KubernetesOptions) -> None:
     if not _NAME.fullmatch(options.name):
         expected = "lower-case letters, digits and -, at most 52, beginning and ending with a letter or digit"
@@ -65,8 +75,8 @@ def _check(options: KubernetesOptions) -> None:
     if not 1 <= options.replicas <= options.max_replicas:
         got = f"{options.replicas} replicas of at most {options.max_replicas}"
         raise UsageError("no such number of replicas", got=got, expected="1 or more, and not above the most")
-    if options.bucket is not None and not _BUCKET.fullmatch(options.bucket):
-        raise UsageError("no object store", got=f"`{options.bucket}`", expected="s3://BUCKET/PATH or gs://BUCKET/PATH")
+    if options.bucket is not None:
+        check_bucket(options.bucket)
 
 
 def _yaml(objects: Sequence[Object]) -> str:
@@ -147,7 +157,7 @@ def _object_store(flags: ServerFlags, options: KubernetesOptions) -> _Overlay:
         {"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": list(flags.arguments(bucket))},
         {"op": "remove", "path": "/spec/template/spec/containers/0/volumeMounts/0"},
     ]
-    if bucket.startswith("s3://"):
+    if is_s3(bucket):
         changes.append(_add("/spec/template/spec/containers/0/envFrom", [{"secretRef": {"name": secret}}]))
     else:
         mount = {"name": "credentials", "mountPath": "/credentials", "readOnly": True}
@@ -200,6 +210,7 @@ def _kserve(flags: ServerFlags, image: str, options: KubernetesOptions) -> list[
         "image": image,
         "command": ["tritonserver"],
         "args": list(flags.arguments("/mnt/models")),
+        "env": _variables(flags, options),
         "ports": [{"name": "h2c", "containerPort": 8001, "protocol": "TCP"}],
         "resources": {"requests": {"cpu": options.cpu, "memory": options.memory}, "limits": limits},
     }

@@ -1,8 +1,8 @@
-"""What the models of a repository ask of the server: image, GPU, cache, rate limiter, packages. Layer: deploy."""
+"""What the models of a repository ask of the place where they run: image, GPU, packages. Layer: deploy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,20 +24,20 @@ REQUIREMENTS: Final = "requirements.txt"
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """`variant` is what the image's tag ends in, `gpu` whether some model runs on a GPU only.
+    """`served` are the models, `variant` is what the image's tag ends in, `gpu` whether some model runs on a GPU only.
 
-    `resources` are those that instances share through the rate limiter, with the most that any asks for. `packages` are
-    the requirement files of Python models; `version_compatible` plans are run by another TensorRT than built them.
+    `packages` are the requirement files of Python models.
     """
 
-    models: tuple[str, ...]
+    served: tuple[Model, ...]
     variant: str
     gpu: bool
-    cache: bool
-    rate_limit: bool
-    resources: Mapping[str, int]
     packages: tuple[Path, ...]
-    version_compatible: bool
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(model.name for model in self.served)
 
 
 def read_needs(repository: Path, release: Release, config_name: str | None = None) -> Needs:
@@ -61,16 +61,12 @@ def read_needs(repository: Path, release: Release, config_name: str | None = Non
                 for finding in errors
             ]
         )
-    models = [found.models[name] for name in found.judged]
+    models = tuple(found.models[name] for name in found.judged)
     return Needs(
-        models=tuple(model.name for model in models),
+        served=models,
         variant=_variant(repository, models),
         gpu=any(map(_only_on_gpu, models)),
-        cache=any(model.config.response_cache.enable for model in models),
-        rate_limit=any(group.HasField("rate_limiter") for model in models for group in model.config.instance_group),
-        resources=_resources(models),
         packages=tuple(path for name in found.judged if (path := repository / name / REQUIREMENTS).is_file()),
-        version_compatible=any(map(_version_compatible, models)),
     )
 
 
@@ -91,26 +87,3 @@ def _variant(repository: Path, models: Sequence[Model]) -> str:
 def _only_on_gpu(model: Model) -> bool:
     kinds = {group.kind for group in model.instances}
     return model.config.backend in _ON_GPU or "KIND_GPU" in kinds
-
-
-def _resources(models: Iterable[Model]) -> dict[str, int]:
-    """Instances wait for each other only up to what the server has: at least the largest single demand."""
-    most: dict[str, int] = {}
-    for model in models:
-        for group in model.config.instance_group:
-            for resource in group.rate_limiter.resources:
-                most[resource.name] = max(most.get(resource.name, 0), int(resource.count))
-    return most
-
-
-def _version_compatible(model: Model) -> bool:
-    """Whether a plan says that another TensorRT may run it, which the server must allow."""
-    from tooling.signature.plan_manifest import read_manifest
-    from tooling.signature.tensorrt_plan import manifest_path
-
-    plans = [
-        manifest_path(model.version_dir(version) / model.config.default_model_filename) for version in model.served
-    ]
-    return model.config.backend == "tensorrt" and any(
-        getattr(read_manifest(path), "version_compatible", False) for path in plans if path.is_file()
-    )

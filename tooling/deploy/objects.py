@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 Object = dict[str, Any]
+CONTROL_KEY: Final = "TRITON_CONTROL_KEY"
 QUEUE_METRIC: Final = "triton_queue_us_per_request"
 _PORTS: Final = (("http", 8000), ("grpc", 8001), ("metrics", 8002))
 _USER: Final = 1000  # `triton-server` of NVIDIA's images
@@ -41,7 +42,14 @@ def metadata(name: str) -> Object:
     return {"name": name, "labels": {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "tritune"}}
 
 
-def deployment(arguments: Sequence[str], image: str, options: KubernetesOptions) -> Object:
+def control_key(name: str) -> Object:
+    """The variable with what a caller of the load API must know; the Secret NAME-control is not part of these files."""
+    return {"name": CONTROL_KEY, "valueFrom": {"secretKeyRef": {"name": f"{name}-control", "key": "key"}}}
+
+
+def deployment(
+    arguments: Sequence[str], image: str, options: KubernetesOptions, variables: Sequence[Object] = ()
+) -> Object:
     """One server a pod. Its volume `models` comes with an overlay.
 
     Liveness asks /v2/health/live: /ready is false while models load and would have the pod killed. The start-up probe
@@ -56,12 +64,12 @@ def deployment(arguments: Sequence[str], image: str, options: KubernetesOptions)
             "replicas": options.replicas,
             "selector": {"matchLabels": {"app.kubernetes.io/name": name}},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-            "template": {"metadata": metadata(name), "spec": _pod(arguments, image, options)},
+            "template": {"metadata": metadata(name), "spec": _pod(arguments, image, options, variables)},
         },
     }
 
 
-def _pod(arguments: Sequence[str], image: str, options: KubernetesOptions) -> Object:
+def _pod(arguments: Sequence[str], image: str, options: KubernetesOptions, variables: Sequence[Object]) -> Object:
     shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(options.shm_bytes)}}
     return {
         "automountServiceAccountToken": False,
@@ -81,19 +89,19 @@ def _pod(arguments: Sequence[str], image: str, options: KubernetesOptions) -> Ob
                 "labelSelector": {"matchLabels": {"app.kubernetes.io/name": options.name}},
             }
         ],
-        "containers": [_container(arguments, image, options)],
+        "containers": [_container(arguments, image, options, variables)],
         "volumes": [shm, {"name": "tmp", "emptyDir": {}}],
     }
 
 
-def _container(arguments: Sequence[str], image: str, options: KubernetesOptions) -> Object:
+def _container(arguments: Sequence[str], image: str, options: KubernetesOptions, variables: Sequence[Object]) -> Object:
     gpus = {"nvidia.com/gpu": options.gpus} if options.gpus else {}
     return {
         "name": "triton",
         "image": image,
         "command": ["tritonserver"],
         "args": list(arguments),
-        "env": [{"name": "HOME", "value": "/tmp"}],
+        "env": [{"name": "HOME", "value": "/tmp"}, *variables],
         "ports": [{"name": name, "containerPort": port} for name, port in _PORTS],
         "resources": {
             "requests": {"cpu": options.cpu, "memory": options.memory, **gpus},

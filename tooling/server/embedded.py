@@ -8,7 +8,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -202,23 +202,19 @@ class EmbeddedServer:
         command = [
             str(self._runtime.tritonserver),
             f"--id={self.run_id}",
-            f"--model-repository={workspace.models}",
+            *replace(options.flags, control="explicit", load=()).arguments(str(workspace.models)),
+            f"--cache-directory={self._runtime.tritonserver.parents[1] / 'caches'}",
             f"--backend-directory={workspace.backends}",
             f"--backend-config=python,shm-region-prefix-name={self.run_id}-",
-            "--model-control-mode=explicit",
             f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
             f"--log-verbose={options.log_verbose}",
         ]
         for name, port in ports._asdict().items():
             command += [f"--{name}-address={options.host}", f"--{name}-port={port}"]
-        if options.summary_latencies:
-            command.append("--metrics-config=summary_latencies=true")
         if options.strict_config:
             command.append("--disable-auto-complete-config")
         if options.trace_file is not None:
             command += [f"--trace-config=triton,file={options.trace_file}", "--trace-config=level=OFF"]
-        if options.config_name is not None:
-            command.append(f"--model-config-name={options.config_name}")
         return command
 
     def _wait_ready(self) -> bool:

@@ -1,16 +1,21 @@
-"""How an embedded server is to run: addresses, deadlines, flags. Layer: server."""
+"""How an embedded server is to run: tritonserver's options, addresses, deadlines. Layer: server."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+from tooling.server.flags import ServerFlags
+
+_MEASURED: Final = ServerFlags(summary_latencies=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """Options of one embedded server; a port of 0 is chosen free. Deadlines are in seconds, each for one call.
 
-    `summary_latencies` adds percentiles to the metrics, at some cost for each request.
+    `flags` are those that any server of the repository would get; this one is in explicit control whatever they say.
     With `trace_file`, which Triton numbers (`FILE.0` …), tracing can be switched on.
     """
 
@@ -22,7 +27,6 @@ class ServerOptions:
     load_timeout_s: float = 120
     request_timeout_s: float = 10
     strict_config: bool = False
-    config_name: str | None = None
     log_verbose: int = 0
-    summary_latencies: bool = False
+    flags: ServerFlags = _MEASURED
     trace_file: Path | None = None
