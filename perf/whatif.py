@@ -52,6 +52,21 @@ class Question:
         spread = f", length {low}" if low == high else f", lengths {low}–{high}"
         return f"{self.workload}{spread if high > 1 else ''}"
 
+    def spread(self, servers: int) -> Question:
+        """What one of so many servers gets, when each request goes to any of them alike: at random times, as random.
+
+        Raises UsageError for traffic that is no rate.
+        """
+        rate = self.workload.request_rate
+        if rate is None:
+            raise UsageError(
+                "only a rate can be spread over servers",
+                where="--replicas",
+                got=str(self.workload),
+                expected="--request-rate",
+            )
+        return replace(self, workload=self.workload.model_copy(update={"request_rate": rate / servers}))
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

@@ -134,6 +134,23 @@ def test_a_rate_beyond_the_capacity_saturates(
     assert text.count("saturated") == 4
 
 
+def test_a_rate_is_spread_over_servers(
+    run_cli: Callable[..., Any], ask: Callable[..., dict[str, Any]], model: Path, curve: Path
+) -> None:
+    """Each of n answers its nth part as a server alone answers that rate."""
+    rate = ("--distribution", "poisson", "--request-rate")
+    spread = ask(*rate, 1500, "--replicas", "1,2,6")["predicted"]
+    assert [answer["replicas"] for answer in spread] == [1, 2, 6]
+    for answer in spread:
+        (alone,) = ask(*rate, 1500 / answer["replicas"])["predicted"]
+        assert {**alone, "replicas": answer["replicas"]} == answer
+    assert [answer["saturated"] for answer in spread] == [True, False, False]
+    assert spread[1]["p99_us"] > spread[2]["p99_us"]
+    for options, said in ((("--concurrency", "4"), "only a rate can be spread"), (("--buckets", "2"), "exclude each")):
+        refused = run_cli("simulate", model, "--curve", curve, "--replicas", "2", *options)
+        assert (refused.code, said in refused.err) == (2, True)
+
+
 def test_a_workload_file_says_what_the_options_say(ask: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     file = tmp_path / "w.yaml"
     file.write_text("request_rate: 40\nburst: 20\nlengths: [20, 40]\n")

@@ -41,6 +41,7 @@ def simulate(
     delay: str = typer.Option("", metavar="TIME,…", help="Queue delays, like 0,2ms."),
     max_batch_size: str = typer.Option("", metavar="N,…", help="Largest batches."),
     preferred_batch_size: str = typer.Option("", metavar="N,…", help="Sizes at which a batch is closed early."),
+    replicas: str = typer.Option("", metavar="N,…", help="Spread the rate over so many servers; shown is one."),
     buckets: int | None = typer.Option(
         None, min=1, metavar="N", help="Compare 1 to N lengths to pad to, and no padding."
     ),
@@ -72,7 +73,13 @@ def simulate(
     tries = settings(question, grid, counts("--preferred-batch-size", preferred_batch_size) or None)
     if buckets and any(len(values) > 1 for values in grid.to_dict().values()):
         raise UsageError("buckets are compared under one setting", where="--buckets", got=f"{len(tries)} settings")
-    data, text = _buckets(question, tries[-1], buckets, seed) if buckets else _what_if(question, tries, seed)
+    servers = counts("--replicas", replicas)
+    if buckets and servers:
+        raise UsageError("--buckets and --replicas exclude each other", hint="give one of them")
+    if buckets:
+        data, text = _buckets(question, tries[-1], buckets, seed)
+    else:
+        data, text = _what_if(question, tries, seed, servers)
     notes = [*_notes(question, tries), *_other_model(model, measured)]
     head = f"predicted, not measured: {question}"
     origin = f"curve {path}, measured {measured.started[:10]} on {measured.host['cpu']}"
@@ -97,11 +104,18 @@ def _alone(context: typer.Context, option: str) -> None:
         )
 
 
-def _what_if(question: Question, tries: tuple[Knobs, ...], seed: int) -> tuple[dict[str, Any], str]:
+def _what_if(
+    question: Question, tries: tuple[Knobs, ...], seed: int, servers: tuple[int, ...]
+) -> tuple[dict[str, Any], str]:
+    """Every setting, on one server or on each number of them."""
     from perf.whatif import HEADER, what_if
 
-    answers = what_if(question, tries, seed=seed)
-    return {"predicted": [a.to_dict() for a in answers]}, table(HEADER, [a.row() for a in answers])
+    if not servers:
+        answers = what_if(question, tries, seed=seed)
+        return {"predicted": [a.to_dict() for a in answers]}, table(HEADER, [a.row() for a in answers])
+    found = [(count, a) for count in servers for a in what_if(question.spread(count), tries, seed=seed)]
+    rows = [[f"{count} × {label}", *figures] for count, (label, *figures) in ((n, a.row()) for n, a in found)]
+    return {"predicted": [{"replicas": count, **a.to_dict()} for count, a in found]}, table(HEADER, rows)
 
 
 def _buckets(question: Question, knobs: Knobs, most: int, seed: int) -> tuple[dict[str, Any], str]:
