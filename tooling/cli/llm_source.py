@@ -139,7 +139,7 @@ def engine_values(words: tuple[str, ...]) -> dict[str, Any]:
 def _vllm_source(
     model_dir: Path, facts: ModelFacts, wants: Wants, ask: LlmAsk, release: Release, *, force: bool
 ) -> Source:
-    from tooling.deploy.server import image_of
+    from tooling.deploy.image import image_of
     from tooling.llm.plan import make_plan, set_apart
     from tooling.signature.spec import ModelSignature
 

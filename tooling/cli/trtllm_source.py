@@ -42,7 +42,7 @@ _ENGINE_SETTINGS = {
 
 def trtllm_source(model_dir: Path, facts: ModelFacts, wants: Wants, ask: LlmAsk, release: Release) -> Source:
     """The models that serve `facts` under the TensorRT-LLM of a release. Raises UsageError for what it cannot do."""
-    from tooling.deploy.server import image_of
+    from tooling.deploy.image import image_of
     from tooling.llm.plan import make_plan
 
     form = _form(ask.form, wants, release)
