@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from perf.analyzer import PerfAnalyzer
     from perf.target import Target, Variant
     from perf.workload import Workload
+    from tooling.config.proto import ModelConfig
 
 Stage = Literal["screen", "paired", "bursts", "longer texts"]
 
@@ -64,6 +65,7 @@ class Subject:
     """What is measured: the base, the others by their ids, the traffic, and the window asked for.
 
     `model` and `base_name` are for messages; `inputs` are the requests of those of the others that take other ones.
+    `asked` is the configuration of the model that requests go to, where that is not the base (perf.pipeline).
     """
 
     model: str
@@ -74,6 +76,12 @@ class Subject:
     window_ms: int
     base_name: str = "the current config"
     inputs: Mapping[str, Path] = field(default_factory=dict)
+    asked: ModelConfig | None = None
+
+    @property
+    def batching(self) -> bool:
+        """Whether perf_analyzer stacks the rows of a request."""
+        return bool((self.asked or self.base.config).max_batch_size > 0)
 
     def load(self, other: str = "") -> Load:
         """The traffic as the base gets it, or one of the others."""
@@ -242,7 +250,7 @@ class Bench:
                 window_ms=self.window_ms,
                 transport=Transport(target.protocol),
                 server_pid=target.pid,
-                batching=self._subject.base.config.max_batch_size > 0,
+                batching=self._subject.batching,
                 statistics=asking.statistics,
                 metrics=target.metrics,
             )

@@ -18,6 +18,7 @@ from perf.guided import Guided, guided
 from perf.input_data import write_input_data
 from perf.lengths import fit_to_model
 from perf.measurement import Measurement
+from perf.pipeline import PipelineTarget
 from perf.preflight import cautions
 from perf.profile import ProfileRequest, profile_on
 from perf.provenance import session
@@ -25,13 +26,13 @@ from perf.result import DIRECT, TuneResult
 from perf.search import Search
 from perf.study import Study, resumable
 from perf.sweep import Sweep, requests_to_play
-from perf.target import EmbeddedTarget, RunningTarget, Variant
+from perf.target import EmbeddedTarget, RunningTarget, Variant, embedded_facts
 from perf.trial import Trial, choose
 from perf.tune_request import Plan, TuneRequest, plan_of, tokenizer_of
 from tooling.config.knobs import apply, read
 from tooling.config.render import render
 from tooling.errors import Problem, Refused, UsageError
-from tooling.repository import locate_model, usable_cores, write_atomic
+from tooling.repository import usable_cores, write_atomic
 
 if TYPE_CHECKING:
     from perf.analyzer import PerfAnalyzer
@@ -75,8 +76,15 @@ def tune(
     for a request or a model that cannot be tuned, Refused when the current config cannot keep up with the asked rate
     or Triton refuses it, ExternalError when the server or perf_analyzer fails.
     """
-    target = running or EmbeddedTarget(_repository(request), runtime)
-    plan = plan_of(request, analyzer, console, target.facts(), server_is_ours=running is None)
+    facts = running.facts() if running else embedded_facts()
+    plan = plan_of(request, analyzer, console, facts, server_is_ours=running is None)
+    if plan.front and running:
+        raise UsageError(
+            "an ensemble is tuned on a server of our own only",
+            where=running.url,
+            hint=f"leave --url out, or tune {plan.model_dir.name} there",
+        )
+    target = running or _own_target(plan, runtime)
     with Study(plan.study_dir, plan.header, session()) as study:
         kept = sum(record["record"] == "measurement" for record in study.records)
         console.info(f"study {study.directory}{f': {kept} runs are there already' if kept else ''}")
@@ -101,9 +109,8 @@ def tune(
     return result
 
 
-def _repository(request: TuneRequest) -> Path:
-    found = locate_model(request.model_dir, "onnxruntime").model_dir
-    return found.parent if found else request.model_dir.absolute().parent
+def _own_target(plan: Plan, runtime: Runtime) -> EmbeddedTarget:
+    return PipelineTarget(plan.front, runtime) if plan.front else EmbeddedTarget(plan.model_dir.parent, runtime)
 
 
 class _Variants:
@@ -121,6 +128,7 @@ class _Variants:
             _write(request, plan, directory / "input.json", plan.workload.lengths),
             plan.window_ms,
             inputs=self._inputs,
+            asked=plan.front.config if plan.front else None,
         )
 
     def admit(self, *candidates: Candidate) -> None:
@@ -143,7 +151,7 @@ def _write(request: TuneRequest, plan: Plan, path: Path, lengths: tuple[int, ...
         plan.signature,
         plan.workload.model_copy(update={"lengths": lengths}),
         tokenizer_of(request, plan.model_dir),
-        batching=plan.config.max_batch_size > 0,
+        batching=(plan.front.config if plan.front else plan.config).max_batch_size > 0,
         vocab_size=request.vocab_size,
     ).path
 
@@ -178,8 +186,9 @@ def _search(
 ) -> _Found:
     """On the simulator first; where the curve cannot carry that, by measuring alone."""
     variants.admit(*plan.tries)
-    if request.direct:
-        return _Found(DIRECT, *search.run(plan.default, plan.tries))
+    if request.direct or plan.front:
+        behind = f" Requests went to the ensemble {plan.front.model_dir.name}." if plan.front else ""
+        return _Found(DIRECT + behind, *search.run(plan.default, plan.tries))
     try:
         server = target.server if isinstance(target, EmbeddedTarget) else target
         curve = bench.curve(lambda: profile_on(server, _curve_request(request, plan), console, target.facts()))

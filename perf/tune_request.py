@@ -15,6 +15,7 @@ from perf.input_check import check_input_data, expected_inputs
 from perf.lengths import fit_to_model, traffic_lengths
 from perf.load import window_ms as planned_window_ms
 from perf.operands import Base
+from perf.pipeline import Front, front_of
 from perf.preflight import fitted
 from perf.provenance import conditions, sha256
 from perf.search import Budget
@@ -69,9 +70,11 @@ class TuneRequest:
 class Plan:
     """A request with all it stands on: `free` is the config that settings are applied to, with one
     instance group; `tries` are for a direct search, `wide` for the simulator, `forms` for the setting found; `header`
-    names the question, which finds its study in `study_dir` again."""
+    names the question, which finds its study in `study_dir` again. Behind a `front` the model is one of an ensemble,
+    which requests, workload and `signature` are for."""
 
     model_dir: Path
+    front: Front | None
     signature: ModelSignature
     config: ModelConfig
     free: ModelConfig
@@ -104,12 +107,14 @@ def plan_of(
 
     Raises UsageError for a request or a model that cannot be tuned.
     """
-    source = locate_model(request.model_dir, "onnxruntime")
+    front = front_of(request.model_dir)
+    source = locate_model(front.part if front else request.model_dir, "onnxruntime")
     if source.model_dir is None:
         raise UsageError("not a model directory", where=request.model_dir, expected="REPO/NAME with 1/model.onnx in it")
     config, signature = read_config(source.model_dir), read_onnx(source.file)
     free = one_group(config)
     base = read(free)
+    asked = front.config if front else config
     _check(request, config)
     tries = candidates(base, request.grid, usable_cores())
     broad = wide(base, request.grid, usable_cores())
@@ -124,14 +129,18 @@ def plan_of(
     ]
     if impossible:
         raise UsageError(problems=list(dict.fromkeys(impossible)))
-    workload = fitted(_with_lengths(request, signature, config, source.model_dir), config)
+    if front:
+        signature, least = front.signature, front.config.max_batch_size
+        tries, broad = (tuple(c for c in cs if c.knobs.max_batch_size >= least) for cs in (tries, broad))
+    workload = fitted(_with_lengths(request, signature, asked, source.model_dir), asked)
     if request.input_data is not None:
-        rows = workload.batch[0] if config.max_batch_size else 1
-        check_input_data(request.input_data, expected_inputs(config), rows=rows)
+        rows = workload.batch[0] if asked.max_batch_size else 1
+        check_input_data(request.input_data, expected_inputs(asked), rows=rows)
     others = forms(request.also, Base(source.name, config, source.model_dir if server_is_ours else None))
     window_ms = planned_window_ms(workload) or _window_ms(request.slo)
     question: Record = {
         "command": "tune",
+        **({"front": {"name": front.model_dir.name, "config_sha256": _config_digest(front.config)}} if front else {}),
         "workload": workload.model_dump(mode="json"),
         "input_data": sha256(request.input_data) if request.input_data else None,
         "grid": [candidate.id for candidate in (tries if request.direct else broad)],
@@ -147,6 +156,7 @@ def plan_of(
     place = request.study_dir or study_dir(request.studies, source.name, question, header, console)
     return Plan(
         source.model_dir,
+        front,
         signature,
         config,
         free,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from perf.decision import decision, markdown
 from perf.forms import forms
 from perf.operands import Base
+from perf.pipeline import front_of
 from perf.result import TuneResult, figures
 from perf.study import read_study
 from tooling.config.knobs import apply, one_group
@@ -27,13 +28,14 @@ if TYPE_CHECKING:
 def write_tuned_config(result: TuneResult, model_dir: Path, hardware: str, also: Sequence[str] = ()) -> Path:
     """Write the chosen setting to `configs/<hardware>.pbtxt` with its evidence as comments; returns the path.
 
-    It goes to the directory of the form of the model that was chosen, if that is one of `also` (perf.forms).
+    It goes to the directory of the form of the model that was chosen, if that is one of `also` (perf.forms), and of an
+    ensemble to the model that was tuned.
     `config.pbtxt` stays as it is: tuned values hold only for the hardware they were measured on. Raises UsageError when
     nothing was chosen, or when the file holds edits.
     """
     if result.chosen is None:
         raise UsageError("there is no setting to write", where=model_dir, got=result.conclusion)
-    model_dir = model_dir.absolute()
+    model_dir = tuned_dir(model_dir)
     known = forms(also, Base(model_dir.name, read_config(model_dir), model_dir)) if also else ()
     form = next((form for form in known if form.text == result.chosen.candidate.form), None)
     place = (form and form.model_dir) or model_dir
@@ -43,6 +45,12 @@ def write_tuned_config(result: TuneResult, model_dir: Path, hardware: str, also:
     config.name = read_config(place).name
     write_atomic(path, render(config, evidence=_evidence(result, path, hardware)))
     return path
+
+
+def tuned_dir(model_dir: Path) -> Path:
+    """The directory of the model that a tuning of `model_dir` changes: its own, or that of an ensemble's model."""
+    front = front_of(model_dir)
+    return front.part if front else model_dir.absolute()
 
 
 def _tuned(result: TuneResult, config: ModelConfig) -> ModelConfig:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,3 +49,39 @@ def machine() -> Callable[..., Sweep]:
         return Sweep(apply(ONE.knobs, config), ONE.knobs, curve, load, Slo.parse(slo), tries, requests=600)
 
     return make
+
+
+LAYERED = """
+backend: "onnxruntime"
+max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 64 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 64 ] } ]
+dynamic_batching { }
+"""
+
+
+@pytest.fixture
+def layered() -> Callable[[Path, int], Path]:
+    """Writes a model directory with so many wide layers."""
+    return write_model
+
+
+def write_model(directory: Path, wide_layers: int) -> Path:
+    """FP32 [-1, 64] through layers of 1500 x 1500: nine megabytes of weights each."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    sizes = [64, *[1500] * wide_layers, 64]
+    weights, nodes = [], []
+    for number, shape in enumerate(pairwise(sizes)):
+        weights.append(numpy_helper.from_array(np.full(shape, 1e-3, dtype=np.float32), f"w{number}"))
+        nodes.append(helper.make_node("MatMul", [f"x{number}" if number else "x", f"w{number}"], [f"x{number + 1}"]))
+    nodes[-1].output[0] = "y"
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 64]) for name in "xy")
+    graph = helper.make_graph(nodes, "layers", [x], [y], weights)
+    (directory / "1").mkdir(parents=True)
+    save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), directory / "1/model.onnx"
+    )
+    (directory / "config.pbtxt").write_text(LAYERED)
+    return directory

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,39 +16,10 @@ from tooling.config.knobs import Knobs, read
 from tooling.errors import UsageError
 from tooling.repository import read_config
 
-CONFIG = """
-backend: "onnxruntime"
-max_batch_size: 8
-input [ { name: "x" data_type: TYPE_FP32 dims: [ 64 ] } ]
-output [ { name: "y" data_type: TYPE_FP32 dims: [ 64 ] } ]
-dynamic_batching { }
-"""
-
-
-def write_model(directory: Path, wide_layers: int) -> Path:
-    """FP32 [-1, 64] through layers of 1500 x 1500: nine megabytes of weights each."""
-    import numpy as np
-    from onnx import TensorProto, helper, numpy_helper, save
-
-    sizes = [64, *[1500] * wide_layers, 64]
-    weights, nodes = [], []
-    for number, shape in enumerate(pairwise(sizes)):
-        weights.append(numpy_helper.from_array(np.full(shape, 1e-3, dtype=np.float32), f"w{number}"))
-        nodes.append(helper.make_node("MatMul", [f"x{number}" if number else "x", f"w{number}"], [f"x{number + 1}"]))
-    nodes[-1].output[0] = "y"
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 64]) for name in "xy")
-    graph = helper.make_graph(nodes, "layers", [x], [y], weights)
-    (directory / "1").mkdir(parents=True)
-    save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), directory / "1/model.onnx"
-    )
-    (directory / "config.pbtxt").write_text(CONFIG)
-    return directory
-
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return write_model(tmp_path / "repo" / "encoder", 1)
+def model(tmp_path: Path, layered: Any) -> Path:
+    return layered(tmp_path / "repo" / "encoder", 1)
 
 
 def base(model_dir: Path) -> Base:
@@ -61,16 +31,16 @@ def with_cosine(model_dir: Path, cosine: float | None) -> Path:
     return model_dir
 
 
-def test_a_directory_and_settings_are_forms(model: Path, tmp_path: Path) -> None:
-    small = with_cosine(write_model(tmp_path / "other" / "small", 0), 0.9987)
+def test_a_directory_and_settings_are_forms(model: Path, tmp_path: Path, layered: Any) -> None:
+    small = with_cosine(layered(tmp_path / "other" / "small", 0), 0.9987)
     found = forms([str(small), "parameters[execution_mode]=1"], base(model))
     assert [form.text for form in found] == [f"{small} (cosine 0.9987)", "parameters[execution_mode]=1"]
     assert [form.model_dir for form in found] == [small, model]
     assert found[1].config.parameters["execution_mode"].string_value == "1"
 
 
-def test_answers_must_be_near_enough_where_that_is_asked(model: Path, tmp_path: Path) -> None:
-    small = with_cosine(write_model(tmp_path / "small", 0), 0.97)
+def test_answers_must_be_near_enough_where_that_is_asked(model: Path, tmp_path: Path, layered: Any) -> None:
+    small = with_cosine(layered(tmp_path / "small", 0), 0.97)
     (form,) = forms([str(small)], base(model))
     assert form.refusal(Slo.parse("throughput")) is None
     assert form.refusal(Slo.parse("cosine>0.96")) is None
@@ -82,9 +52,9 @@ def test_answers_must_be_near_enough_where_that_is_asked(model: Path, tmp_path: 
         assert form.refusal(Slo.parse("p99<1s")) is None
 
 
-def test_a_backend_without_threads_keeps_its_own(model: Path, tmp_path: Path) -> None:
-    engine = write_model(tmp_path / "engine", 0)
-    (engine / "config.pbtxt").write_text(CONFIG.replace('"onnxruntime"', '"tensorrt"'))
+def test_a_backend_without_threads_keeps_its_own(model: Path, tmp_path: Path, layered: Any) -> None:
+    engine = layered(tmp_path / "engine", 0)
+    (engine / "config.pbtxt").write_text((model / "config.pbtxt").read_text().replace('"onnxruntime"', '"tensorrt"'))
     (engine / "1/model.onnx").rename(engine / "1/model.plan")
     (form,) = forms([str(engine)], base(model))
     assert form.knobs(Knobs(instance_count=2, intra_op_threads=1)) == Knobs(instance_count=2)
@@ -92,19 +62,19 @@ def test_a_backend_without_threads_keeps_its_own(model: Path, tmp_path: Path) ->
     assert same.knobs(Knobs(intra_op_threads=1)) == Knobs(intra_op_threads=1)
 
 
-def test_other_requests_are_refused(model: Path, tmp_path: Path) -> None:
-    other = write_model(tmp_path / "small", 0)
-    (other / "config.pbtxt").write_text(CONFIG.replace('"x"', '"ids"'))
+def test_other_requests_are_refused(model: Path, tmp_path: Path, layered: Any) -> None:
+    other = layered(tmp_path / "small", 0)
+    (other / "config.pbtxt").write_text((model / "config.pbtxt").read_text().replace('"x"', '"ids"'))
     with pytest.raises(UsageError, match="the same requests do not fit both"):
         forms([str(other)], base(model))
 
 
 @pytest.mark.live
 @pytest.mark.long
-def test_the_faster_form_is_taken(tmp_path: Path, run_cli: Any) -> None:
-    slow = write_model(tmp_path / "repo" / "encoder", 6)
-    fast = with_cosine(write_model(tmp_path / "small forms" / "encoder_small", 0), 0.995)
-    far = with_cosine(write_model(tmp_path / "far", 0), 0.5)
+def test_the_faster_form_is_taken(tmp_path: Path, run_cli: Any, layered: Any) -> None:
+    slow = layered(tmp_path / "repo" / "encoder", 6)
+    fast = with_cosine(layered(tmp_path / "small forms" / "encoder_small", 0), 0.995)
+    far = with_cosine(layered(tmp_path / "far", 0), 0.5)
     argv = ["--concurrency", 2, "--instances", 1, "--threads", 1, "--delay", 0, "--direct", "--budget", "60s"]
     argv += ["--slo", "cosine>0.9", "--study", tmp_path / "study", "--apply"]
     done = run_cli("tune", slow, "--also", fast, "--also", far, *argv, "--json")

@@ -29,7 +29,10 @@ def attach(app: typer.Typer) -> None:
 
 def tune(
     context: typer.Context,
-    model: Path = typer.Argument(metavar="MODEL_DIR", help="A model directory REPO/NAME with its config.pbtxt."),
+    model: Path = typer.Argument(
+        metavar="MODEL_DIR",
+        help="A model directory REPO/NAME with its config.pbtxt; of an ensemble its largest ONNX model is tuned.",
+    ),
     concurrency: int | None = typer.Option(
         None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."
     ),
@@ -172,7 +175,7 @@ def run(
     from perf.analyzer import find_perf_analyzer
     from perf.report import write_report
     from perf.tune import tune
-    from perf.tuned import require_ours, write_decision, write_tuned_config
+    from perf.tuned import require_ours, tuned_dir, write_decision, write_tuned_config
     from tooling.repository import config_path, cpu_name, require_writable
     from tooling.runtime import find_runtime
 
@@ -180,7 +183,7 @@ def run(
     if report:
         require_writable(report)
     if apply:
-        for place in (request.model_dir, *filter(Path.is_dir, map(Path, request.also))):
+        for place in (tuned_dir(request.model_dir), *filter(Path.is_dir, map(Path, request.also))):
             require_ours(config_path(place, hardware))
     runtime = find_runtime()
     result = tune(request, runtime=runtime, analyzer=find_perf_analyzer(runtime), console=console, running=running)
