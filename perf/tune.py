@@ -28,7 +28,7 @@ from perf.study import Study, resumable
 from perf.sweep import Sweep, requests_to_play
 from perf.target import EmbeddedTarget, RunningTarget, Variant, embedded_facts
 from perf.trial import Trial, choose
-from perf.tune_request import Plan, TuneRequest, plan_of, tokenizer_of
+from perf.tune_request import Plan, TuneRequest, plan_of, tokenizer_of, within_memory
 from tooling.config.knobs import apply, read
 from tooling.config.render import render
 from tooling.errors import Problem, Refused, UsageError
@@ -78,6 +78,8 @@ def tune(
     """
     facts = running.facts() if running else embedded_facts()
     plan = plan_of(request, analyzer, console, facts, server_is_ours=running is None)
+    if running is None or running.url.startswith(("127.", "localhost:", "[::1]")):
+        plan = within_memory(plan, gpu=running is not None)
     if plan.front and running:
         raise UsageError(
             "an ensemble is tuned on a server of our own only",
@@ -88,7 +90,7 @@ def tune(
     with Study(plan.study_dir, plan.header, session()) as study:
         kept = sum(record["record"] == "measurement" for record in study.records)
         console.info(f"study {study.directory}{f': {kept} runs are there already' if kept else ''}")
-        for caution in cautions(plan.workload, plan.free):
+        for caution in (*cautions(plan.workload, plan.free), *(f"not tried: {reason}" for reason in plan.left_out)):
             console.warning(caution)
         variants = _Variants(request, plan, study.directory)
         with resumable(), Bench(variants.subject, study, target, analyzer) as bench:
@@ -313,7 +315,7 @@ def _result(
         spent_s=round(spent_s, 1),
         finished=max(p.started for p in points),
         study=plan.study_dir,
-        method=found.method,
+        method=" ".join([found.method, *(f"Not tried: {reason}." for reason in plan.left_out)]),
         points=1 + sum(t.figures is not None for t in found.trials) + 2 * len(rechecks),
         findings=shown,
         config_diff=_config_diff(plan, chosen),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perf.findings import Wanted
+from perf.footprint import Room
 from perf.forms import Form, forms
 from perf.grid import Candidate, Grid, candidates, current, wide
 from perf.input_check import check_input_data, expected_inputs
@@ -24,8 +25,8 @@ from perf.study import Record, study_dir
 from perf.target import Variant
 from perf.workload import Workload
 from tooling.config.changes import knob_problems
-from tooling.config.knobs import apply, one_group, read
-from tooling.errors import UsageError
+from tooling.config.knobs import Knobs, apply, one_group, read
+from tooling.errors import Refused, UsageError
 from tooling.repository import locate_model, read_config, usable_cores
 from tooling.signature.onnx_file import read_onnx
 
@@ -86,6 +87,7 @@ class Plan:
     forms: tuple[Form, ...]
     header: Record
     study_dir: Path
+    left_out: tuple[str, ...] = ()
 
     def variant(self, one: Candidate) -> Variant:
         """A setting as it is loaded: its configuration, and the files of its form of the model."""
@@ -116,36 +118,19 @@ def plan_of(
     base = read(free)
     asked = front.config if front else config
     _check(request, config)
-    tries = candidates(base, request.grid, usable_cores())
-    broad = wide(base, request.grid, usable_cores())
-    if not tries:
-        raise UsageError(
-            "every setting of the grid equals the current config",
-            where=source.model_dir,
-            hint="give other values with --instances, --threads, --delay or --max-batch-size",
-        )
-    impossible = [
-        problem for candidate in (*tries, *broad) for problem in knob_problems(candidate.knobs, "onnxruntime")
-    ]
-    if impossible:
-        raise UsageError(problems=list(dict.fromkeys(impossible)))
+    tries, broad = _settings(request, base, source.model_dir, front.config.max_batch_size if front else 0)
     if front:
-        signature, least = front.signature, front.config.max_batch_size
-        tries, broad = (tuple(c for c in cs if c.knobs.max_batch_size >= least) for cs in (tries, broad))
+        signature = front.signature
     workload = fitted(_with_lengths(request, signature, asked, source.model_dir), asked)
     if request.input_data is not None:
         rows = workload.batch[0] if asked.max_batch_size else 1
         check_input_data(request.input_data, expected_inputs(asked), rows=rows)
     others = forms(request.also, Base(source.name, config, source.model_dir if server_is_ours else None))
     window_ms = planned_window_ms(workload) or _window_ms(request.slo)
-    question: Record = {
-        "command": "tune",
-        **({"front": {"name": front.model_dir.name, "config_sha256": _config_digest(front.config)}} if front else {}),
+    question = {
+        **_question(request, front, others),
         "workload": workload.model_dump(mode="json"),
-        "input_data": sha256(request.input_data) if request.input_data else None,
         "grid": [candidate.id for candidate in (tries if request.direct else broad)],
-        "also": {form.word: form.digest for form in others},
-        "slo": list(request.slo.words),
         "window_ms": window_ms,
     }
     header: Record = {
@@ -169,6 +154,55 @@ def plan_of(
         header,
         place.absolute(),
     )
+
+
+def _question(request: TuneRequest, front: Front | None, others: tuple[Form, ...]) -> Record:
+    """What is asked, beside traffic and settings."""
+    asked: Record = {
+        "command": "tune",
+        "input_data": sha256(request.input_data) if request.input_data else None,
+        "also": {form.word: form.digest for form in others},
+        "slo": list(request.slo.words),
+    }
+    if front:
+        asked["front"] = {"name": front.model_dir.name, "config_sha256": _config_digest(front.config)}
+    return asked
+
+
+def within_memory(plan: Plan, *, gpu: bool) -> Plan:
+    """The plan without the settings that would not fit beside the current config into the GPU's or the main memory.
+
+    Raises Refused when none fits.
+    """
+    room = Room.here(locate_model(plan.model_dir, "onnxruntime").file, gpu=gpu)
+    if room is None:
+        return plan
+    tries, broad = (room.fitting(ones, plan.default) for ones in (plan.tries, plan.wide))
+    left_out = room.left_out((*plan.tries, *plan.wide), plan.default)
+    if not tries:
+        raise Refused("no setting fits into memory", where=plan.model_dir, got="; ".join(left_out))
+    return replace(plan, tries=tries, wide=broad, left_out=left_out)
+
+
+def _settings(
+    request: TuneRequest, base: Knobs, model_dir: Path, least_rows: int
+) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
+    """Those for a direct search and those for the simulator; behind an ensemble of `least_rows` with at least as many.
+
+    Raises UsageError for values that no setting can have, or when nothing is left to try.
+    """
+    both = [make(base, request.grid, usable_cores()) for make in (candidates, wide)]
+    tries, broad = (tuple(one for one in ones if one.knobs.max_batch_size >= least_rows) for ones in both)
+    if not tries:
+        raise UsageError(
+            "every setting of the grid equals the current config",
+            where=model_dir,
+            hint="give other values with --instances, --threads, --delay or --max-batch-size",
+        )
+    impossible = [problem for one in (*tries, *broad) for problem in knob_problems(one.knobs, "onnxruntime")]
+    if impossible:
+        raise UsageError(problems=list(dict.fromkeys(impossible)))
+    return tries, broad
 
 
 def _window_ms(slo: Slo) -> int:

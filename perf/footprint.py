@@ -1,0 +1,84 @@
+"""Whether a setting fits into memory, estimated before it is loaded. Layer: bottom of perf."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from perf.grid import Candidate, instances_in_effect
+
+WEIGHTS, OWN_BYTES = 1.5, 64 << 20
+"""What an instance takes: its weights, half of them again (ONNX Runtime packs matrices anew), and a session of its own.
+MiniLM's 87 MiB of weights take 190 MiB in each process of the embedded server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The bytes that are free, in what kind of memory, and those that an instance of the model takes."""
+
+    free_bytes: int
+    kind: str
+    instance_bytes: int
+
+    @classmethod
+    def here(cls, model_file: Path, *, gpu: bool) -> Room | None:
+        """For a model file with its external data, in this machine's GPU with the least free memory, or its main
+        memory; None where that is not known."""
+        free = _free_gpu() if gpu else _free_main()
+        if free is None:
+            return None
+        weights = sum(entry.stat().st_size for entry in model_file.parent.iterdir() if entry.is_file())
+        return cls(free, "GPU memory" if gpu else "memory", round(WEIGHTS * weights) + OWN_BYTES)
+
+    def refusal(self, one: Candidate, beside: Candidate) -> str | None:
+        """Why a setting is not loaded beside the current one; None when it fits."""
+        count = instances_in_effect(one.knobs)
+        needed = (count + instances_in_effect(beside.knobs)) * self.instance_bytes
+        if needed <= self.free_bytes:
+            return None
+        return (
+            f"{count} instance{'s' * (count != 1)} beside those of the current config take about "
+            f"{needed / 2**30:.1f} GiB, of {self.free_bytes / 2**30:.1f} GiB of {self.kind} that are free"
+        )
+
+    def left_out(self, candidates: Iterable[Candidate], beside: Candidate) -> tuple[str, ...]:
+        """Why some of them do not fit, each reason once."""
+        reasons = (self.refusal(one, beside) for one in candidates)
+        return tuple(dict.fromkeys(reason for reason in reasons if reason))
+
+    def fitting(self, candidates: Iterable[Candidate], beside: Candidate) -> tuple[Candidate, ...]:
+        return tuple(one for one in candidates if self.refusal(one, beside) is None)
+
+
+def _free_main() -> int | None:
+    """What the kernel says can be had without swapping, cut to what is left of the cgroup's limit."""
+    known = [*_meminfo(), *_cgroup()]
+    return min(known, default=None)
+
+
+def _meminfo() -> Iterator[int]:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return
+    yield from (int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+
+
+def _cgroup() -> Iterator[int]:
+    root = Path("/sys/fs/cgroup")
+    try:
+        most, used = ((root / name).read_text(encoding="ascii").strip() for name in ("memory.max", "memory.current"))
+        yield max(0, int(most) - int(used))
+    except (OSError, ValueError):  # no cgroup v2, or no limit: `max`
+        return
+
+
+def _free_gpu() -> int | None:
+    command = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    try:
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        return min((int(line) << 20 for line in listed.stdout.splitlines() if line.strip()), default=None)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
