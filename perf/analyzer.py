@@ -31,7 +31,7 @@ from perf.profile_export import (
     stream_figures,
     write_requests,
 )
-from perf.server_stats import failures_since, since
+from perf.server_stats import energy_j, failures_since, since
 from perf.transport import Transport
 from perf.workload import Workload
 from tooling.errors import MissingError, TrituneError
@@ -229,6 +229,8 @@ def _from_server(point: Measurement, model: str, before: _Server, after: _Server
         found |= since(before.statistics, after.statistics)
     if before.metrics is not None and after.metrics is not None:
         found |= failures_since(before.metrics, after.metrics, model)
+        spent_j = energy_j(before.metrics, after.metrics)
+        found["energy_j"] = spent_j / found["answered"] if spent_j and found["answered"] else None
     answered = found.pop("answered")
     if found["failed"] and point.message:
         message = f"{point.message}; the server failed {found['failed']} of {found['failed'] + answered} requests"

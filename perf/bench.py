@@ -3,6 +3,7 @@ target."""
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from perf.client import encode
 from perf.compare import Side, pair_order
 from perf.curve import ServiceCurve, read_curve, write_curve
 from perf.measurement import Measurement
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from perf.workload import Workload
     from tooling.config.proto import ModelConfig
 
-Stage = Literal["screen", "paired", "bursts", "longer texts"]
+Stage = Literal["screen", "paired", "random arrivals", "bursts", "longer texts"]
 
 _BY_ACCIDENT = ("hung", "crashed", "interrupted", "missing", "unreachable")
 """Outcomes that say nothing about the setting: they end its comparison now, and the next tuning tries again."""
@@ -39,6 +41,7 @@ _WINDOWS_PER_RUN = 3 * 1.2
 _REQUESTS_PER_WINDOW = 15
 _LATENCIES_PER_WINDOW = 2
 _LONGEST_WINDOW_MS = 20_000
+_WARM = 7
 CURVE_FILE = "curve.json"
 
 
@@ -101,7 +104,7 @@ class Bench:
         self._stack = ExitStack()
         self._entered = self._settled = self._based = False
         self._mark = time.monotonic()
-        kinds = ("measurement", "failure", "window", "curve")
+        kinds = ("measurement", "failure", "window", "curve", "restart")
         self._known = {_key(r): r for r in study.records if r["record"] in kinds}
         self.window_ms = subject.window_ms
         self._walls: list[float] = []
@@ -144,6 +147,25 @@ class Bench:
         record = self._known[_WINDOW]
         self.window_ms = int(record["window_ms"])
         self.spent_s += record["spent_s"]
+
+    def restart(self, candidate: Identified) -> Record | None:
+        """Load a candidate anew: `load_s` until Triton says it is ready, then `first_ms` of one request and `warm_ms`,
+        the median of the next few. None where the target cannot tell. Raises Refused when Triton refuses it now.
+        """
+        known = self._known.get(_key({"record": "restart", "candidate": candidate.id}))
+        if known is None:
+            variant = self._subject.others[candidate.id]
+            self._serve(variant)
+            served = self._target.reload(variant)
+            if served is None:
+                return None
+            name, load_s = served
+            request = _one_request(self._subject.load(candidate.id).input_file, name, self._subject)
+            times_ms = self._target.ask(request, 1 + _WARM)
+            figures = {"load_s": load_s, "first_ms": times_ms[0], "warm_ms": statistics.median(times_ms[1:])}
+            known = self._keep({"record": "restart", "candidate": candidate.id, **figures})
+        self.spent_s += known["spent_s"]
+        return known
 
     def holds(self, candidate: Identified, number: int) -> bool:
         """Whether the study has this pair of the comparison already, so that it costs nothing more."""
@@ -307,6 +329,20 @@ class _Asking:
         except ExternalError as error:
             self.found_dead = self.found_dead or error
             raise
+
+
+def _one_request(input_file: Path, name: str, subject: Subject) -> bytes:
+    """The first of the requests, of one row."""
+    from tooling.config.proto import pb
+
+    first = json.loads(input_file.read_text(encoding="utf-8"))["data"][0]
+    step: Mapping[str, Any] = first[0] if isinstance(first, list) else first
+    given = {key: value if isinstance(value, dict) else {"content": value} for key, value in step.items()}
+    dims = {spec.name: list(spec.dims) for spec in (subject.asked or subject.base.config).input}
+    stack = [1] if subject.batching else []
+    tensors = {key: {**value, "shape": [*stack, *value.get("shape", dims[key])]} for key, value in given.items()}
+    types = {spec.name: pb().DataType.Name(spec.data_type) for spec in (subject.asked or subject.base.config).input}
+    return encode(name, tensors, types)
 
 
 def _key(record: Record) -> tuple[Any, ...]:

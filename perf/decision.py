@@ -87,6 +87,8 @@ def _cost(result: TuneResult) -> list[str]:
         return []
     ours, theirs = chosen.figures.p99_us.middle, result.default.figures.p99_us.middle
     lines = [f"p99 {ours / 1e3:.1f} ms in place of {theirs / 1e3:.1f} ms"] if theirs else []
+    if chosen.figures.energy_j and result.default.figures.energy_j:
+        lines.append(f"{chosen.figures.energy_j:.3g} J a request in place of {result.default.figures.energy_j:.3g} J")
     knobs = chosen.candidate.knobs
     if knobs.max_queue_delay_us:
         lines.append(f"a lone request may wait {knobs.max_queue_delay_us / 1e3:g} ms for others")
@@ -124,7 +126,7 @@ def _needs(result: TuneResult) -> Iterator[str]:
         if not check["agrees"]:
             gains = f"predicted {check['predicted_gain']:.2f}×, measured {check['measured_gain']:.2f}×"
             yield f"why the simulator was wrong on {check['label']}: {gains}"
-    for one in found.get("rechecks", []):
+    for one in result.rechecks:
         if one["weaker"]:
             yield f"{one['name']}: the chosen setting is weaker there ({one['text']})"
     if _edges(result.chosen):

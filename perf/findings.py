@@ -5,7 +5,7 @@ Layer: above guided, pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -35,8 +35,7 @@ class Findings:
     `curve` has a row for each setting measured, `checks` one for each prediction that was measured, `frontier` the
     settings that no other beats in both throughput and p99, `cloud` what the others reach, `lines` the figures of a few
     settings over several loads, `baselines` what is not tuned, `buckets` what padding would give, `not_explored` what
-    was not looked at, `capacity` what the chosen setting carries (perf.capacity), `rechecks` how it does under other
-    traffic, measured.
+    was not looked at, `capacity` what the chosen setting carries (perf.capacity).
     """
 
     simulated: int
@@ -52,7 +51,6 @@ class Findings:
     lengths: dict[str, int]
     not_explored: list[str]
     capacity: dict[str, Any]
-    rechecks: list[dict[str, Any]]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -66,9 +64,7 @@ class Wanted:
     price_per_hour: float | None = None
 
 
-def findings(
-    found: Guided, chosen: Candidate, wanted: Wanted | None = None, rechecks: Sequence[dict[str, Any]] = ()
-) -> Findings:
+def findings(found: Guided, chosen: Candidate, wanted: Wanted | None = None) -> Findings:
     """What the simulator says around the chosen setting, with the curve as last corrected."""
     sweep, checks, refits = found.sweep, found.checks, found.refits
     wanted = wanted or Wanted()
@@ -91,7 +87,6 @@ def findings(
         lengths={str(length): lengths.count(length) for length in sorted(set(lengths))},
         not_explored=list(_not_explored(sweep)),
         capacity=capacity(sweep, chosen, wanted.rate_rps, wanted.price_per_hour),
-        rechecks=list(rechecks),
     )
 
 

@@ -45,7 +45,8 @@ class Measurement:
     rows, of the three pooled windows, `inference_count`/`execution_count` the server's rows and executions in them.
     `batch_histogram` counts its executions by rows, `server_us` is its own time for a request, `failed` the requests
     it failed, `rejected` those of them that a queue policy refused, each over the whole run. `failures` are the texts
-    of failed requests, with the number of perf_analyzer's threads that got each. `windows_*` are the three windows by
+    of failed requests, with the number of perf_analyzer's threads that got each. `energy_j` is what the
+    server's GPUs took for each request of the run. `windows_*` are the three windows by
     themselves. `foreign_cores` is how many cores other processes used meanwhile. `message` (with the cause) and `hint`
     explain a status other than ok.
     """
@@ -84,6 +85,7 @@ class Measurement:
     rejected: int | None = None
     failures: Mapping[str, int] = field(default_factory=dict)
     server_us: float | None = None
+    energy_j: float | None = None
     queue_us: float | None = None
     compute_input_us: float | None = None
     compute_infer_us: float | None = None

@@ -79,8 +79,6 @@ class PipelineTarget(EmbeddedTarget):
         """The name of each ensemble that was made, by the name of its part."""
 
     def serve(self, variant: Variant) -> Served:
-        if self._other and self._other[1] != variant and self._first and self._first[1] != variant:
-            self.server.unload(self._fronts[self._other[0]])  # it is of no use without its part, which goes next
         part = super().serve(variant)
         if part.fresh:
             try:
@@ -90,6 +88,11 @@ class PipelineTarget(EmbeddedTarget):
                 self._other = None
                 raise
         return Served(self._fronts[part.name], part.fresh)
+
+    def _leave_other(self) -> None:
+        if self._other:
+            self.server.unload(self._fronts[self._other[0]])  # it is of no use without its part, which goes next
+        super()._leave_other()
 
     def _named(self, part: str) -> str:
         """The ensemble that has this part; the first one keeps its own name."""

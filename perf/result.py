@@ -30,7 +30,8 @@ class TuneResult:
     """What was asked and found. `chosen` is the setting taken, None when no setting keeps the limits; `runs` counts the
     measurements, `points` the settings under one load that they are of, `disturbed` those during which other programs
     used the host; `finished` is an ISO time. `method` says how it was searched, `findings` what a guided search found
-    (perf.findings), `config_diff` the change of the config as a unified diff."""
+    (perf.findings), `config_diff` the change of the config as a unified diff, `rechecks` how the chosen setting does
+    under other traffic and when it starts (perf.search)."""
 
     model: str
     workload: str
@@ -47,6 +48,7 @@ class TuneResult:
     points: int = 0
     findings: dict[str, Any] | None = None
     config_diff: str = ""
+    rechecks: tuple[dict[str, Any], ...] = ()
 
     @property
     def met(self) -> bool:
@@ -89,6 +91,8 @@ class TuneResult:
         figures = self.chosen and self.chosen.figures
         if "p99" in self.objective and figures and figures.requests < ENOUGH_FOR_P99:
             notes.append(f"p99 stands on {figures.requests} requests; {ENOUGH_FOR_P99} are needed for a steady one.")
+        for one in self.rechecks:
+            notes.append(f"Also measured, {one['name']}: {one['text']}{'; weaker there' * one['weaker']}.")
         return tuple(notes)
 
     def text(self) -> str:
@@ -129,6 +133,7 @@ class TuneResult:
             "points": self.points,
             "findings": self.findings,
             "config_diff": self.config_diff,
+            "rechecks": list(self.rechecks),
             "runs": self.runs,
             "disturbed": self.disturbed,
             "spent_s": self.spent_s,
@@ -140,6 +145,7 @@ class TuneResult:
         default, trials = Trial.from_dict(data["default"]), tuple(Trial.from_dict(t) for t in data["trials"])
         chosen = next((t for t in (default, *trials) if t.candidate.id == data["chosen"]), None)
         plain = {name: data[name] for name in _PLAIN if name in data}
+        plain["rechecks"] = tuple(data.get("rechecks", ()))
         return cls(**plain, default=default, trials=trials, chosen=chosen, finished=data["finished"], study=study)
 
 

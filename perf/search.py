@@ -26,7 +26,7 @@ CUT = 0.9
 """A setting whose screening ratio is below this is not compared further."""
 _LOAD_S = 4.0
 """About what loading a model and warming it up takes; only decides what still fits into the budget."""
-_BUDGET = "budget used up"
+_BUDGET, _START = "budget used up", "cold start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +133,17 @@ class Search:
             found.append({**about, "ratio": ratio, "weaker": ratio < CUT, "text": text})
             self.points += [point for pair in pairs for point in pair]
         return found
+
+    def restart(self, candidate: Candidate) -> list[dict[str, Any]]:
+        """How the chosen setting starts: until it is loaded, and its first request; in the form of `recheck`."""
+        try:
+            found = self._bench.restart(candidate)
+        except Refused as refusal:
+            return [{"name": _START, "workload": "loaded anew", "ratio": None, "weaker": True, "text": str(refusal)}]
+        if found is None:
+            return []
+        text = "loaded in {load_s:.1f} s, first request {first_ms:.1f} ms, warm {warm_ms:.1f} ms".format(**found)
+        return [{"name": _START, "workload": "one client", "ratio": None, "weaker": False, "text": text}]
 
     def _screen(self, candidate: Candidate) -> _Screened | None:
         """A rough ratio, if the budget leaves time for one comparison afterwards; else, or on failure, a trial.

@@ -8,6 +8,7 @@ from typing import Any
 
 PARTS = ("queue", "compute_input", "compute_infer", "compute_output")
 _FAILURE = re.compile(r"^nv_inference_request_failure\{(?P<labels>[^}]*)\} (?P<count>\S+)", re.MULTILINE)
+_ENERGY = re.compile(r"^nv_energy_consumption\{[^}]*\} (\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -38,6 +39,12 @@ def failures_since(before: str, after: str, model: str) -> dict[str, int]:
     then, now = failure_counts(before, model), failure_counts(after, model)
     moved = {reason: count - then.get(reason, 0) for reason, count in now.items()}
     return {"failed": sum(moved.values()), "rejected": moved.get("REJECTED", 0)} if moved else {}
+
+
+def energy_j(before: str, after: str) -> float | None:
+    """The joules that all GPUs of a server took between two texts of the metrics endpoint; None where none tells."""
+    then, now = ([float(value) for value in _ENERGY.findall(text)] for text in (before, after))
+    return sum(now) - sum(then) if now and len(now) == len(then) else None
 
 
 def failure_counts(metrics: str, model: str) -> dict[str, int]:

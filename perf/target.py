@@ -3,6 +3,7 @@ above client."""
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from perf.client import Connection
 from tooling.errors import ExternalError, MissingError, Refused, UsageError
 from tooling.releases import current_release
 from tooling.server.embedded import EmbeddedServer
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
 
 
 _DEFAULTS = ServerOptions()
+
+
+def _timed_ms(do: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    do()
+    return (time.perf_counter() - start) * 1e3
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,20 @@ class Target(ABC):
     @abstractmethod
     def serve(self, variant: Variant) -> Served:
         """Make the variant answer. Raises Refused when Triton refuses it, UsageError when it may not be loaded."""
+
+    def reload(self, variant: Variant) -> tuple[str, float] | None:
+        """Load a variant other than the first anew: its name and the seconds until it was ready; None where models are
+        not unloaded."""
+        return None
+
+    def ask(self, request: bytes, times: int) -> list[float]:
+        """Send an encoded request so many times, one after the other; the latencies in ms."""
+        with Connection(self.http_url, 60) as connection:
+            return [_timed_ms(lambda: connection.send(request)) for _ in range(times)]
+
+    @property
+    @abstractmethod
+    def http_url(self) -> str: ...
 
     @abstractmethod
     def scatter(self) -> None:
@@ -151,9 +173,7 @@ class EmbeddedTarget(Target):
             if loaded and loaded[1] == variant:
                 return Served(loaded[0], fresh=False)
         name = self._name(variant)
-        if self._other:
-            old, self._other = self._other[0], None
-            self.server.unload(old)
+        self._leave_other()
         config = type(variant.config)()
         config.CopyFrom(variant.config)
         config.name = name
@@ -163,6 +183,20 @@ class EmbeddedTarget(Target):
         else:
             self._other = (name, variant)
         return Served(name, fresh=True)
+
+    def reload(self, variant: Variant) -> tuple[str, float] | None:
+        self._leave_other()
+        start = time.monotonic()
+        return self.serve(variant).name, time.monotonic() - start
+
+    def _leave_other(self) -> None:
+        if self._other:
+            old, self._other = self._other[0], None
+            self.server.unload(old)
+
+    @property
+    def http_url(self) -> str:
+        return self.server.http_url
 
     def scatter(self) -> None:
         self.server.scatter()

@@ -35,8 +35,8 @@ class Spread:
 @dataclass(frozen=True, slots=True)
 class Figures:
     """Spreads over `runs` runs of one setting, of `requests` requests in all: requests a second, latencies in
-    microseconds; and the means of what a request spent in Triton's queue and computing, None where Triton did not
-    tell."""
+    microseconds; the means of what a request spent in Triton's queue and computing, and of the joules it took, None
+    where Triton did not tell."""
 
     runs: int
     throughput_rps: Spread
@@ -47,6 +47,7 @@ class Figures:
     queue_us: float | None = None
     compute_us: float | None = None
     requests: int = 0
+    energy_j: float | None = None
 
     @classmethod
     def of(cls, points: Sequence[Measurement]) -> Figures | None:
@@ -69,6 +70,7 @@ class Figures:
             queue_us=statistics.fmean(queued) if queued else None,
             compute_us=statistics.fmean(computed) if any(computed) else None,
             requests=sum(p.requests or 0 for p in points),
+            energy_j=statistics.fmean(energies) if (energies := [p.energy_j for p in points if p.energy_j]) else None,
         )
 
     @classmethod

@@ -45,7 +45,7 @@ _CURVE_ROWS = 4
 """Rows of the largest execution that is measured: on a CPU time grows evenly with rows, and long runs are few."""
 _LONG = 128
 """From this length on the time of attention shows, and a length between the ends is measured too."""
-_BURST_SHARE = 0.6
+_OTHER_SHARE, _BURST = 0.6, 8
 _MISFIT = 0.4
 """A curve further than this from any simple law is taken for noise."""
 
@@ -104,6 +104,7 @@ def tune(
             if chosen and chosen != found.default and not chosen.candidate.edges:
                 loads = _other_loads(request, plan, variants.subject, min(_rate(found.default), _rate(chosen)))
                 rechecks = search.recheck(chosen.candidate, loads)
+                rechecks += search.restart(chosen.candidate)
             result = _result(plan, request, found, chosen, rechecks, search.points, bench.spent_s)
         record = {"record": "result", "result": result.to_dict()}
         if record not in study.records:
@@ -159,12 +160,17 @@ def _write(request: TuneRequest, plan: Plan, path: Path, lengths: tuple[int, ...
 
 
 def _other_loads(request: TuneRequest, plan: Plan, subject: Subject, rate_rps: float) -> dict[Stage, Load]:
-    """Traffic that the choice was not made for: random arrivals at a rate both settings can answer, longer texts."""
+    """Traffic that the choice was not made for: random arrivals and bursts at a rate that both settings can answer,
+    longer texts."""
     found: dict[Stage, Load] = {}
     if rate_rps > 0:
-        rate = {"request_rate": _BURST_SHARE * rate_rps, "distribution": "poisson"}
-        bursts: dict[str, Any] = {"concurrency": None, "timestamps": (), "burst": 1, **rate}
-        found["bursts"] = Load(plan.workload.model_copy(update=bursts), subject.input_file)
+        rate: dict[str, Any] = {"concurrency": None, "timestamps": (), "request_rate": _OTHER_SHARE * rate_rps}
+        ways: dict[Stage, dict[str, Any]] = {
+            "random arrivals": {"distribution": "poisson", "burst": 1},
+            "bursts": {"distribution": "constant", "burst": _BURST},
+        }
+        for stage, way in ways.items():
+            found[stage] = Load(plan.workload.model_copy(update={**rate, **way}), subject.input_file)
     lengths = plan.workload.lengths
     longer = fit_to_model(tuple(2 * length for length in lengths), plan.model_dir, asked=False)
     if longer and longer != lengths:
@@ -302,7 +308,8 @@ def _result(
         default = replace(default, figures=chosen.against)
     shown, best = None, chosen or default
     if found.guided:
-        shown = findings(_of_form(found.guided, best), best.candidate, request.wanted, rechecks).to_dict()
+        shown = findings(_of_form(found.guided, best), best.candidate, request.wanted).to_dict()
+    others = [one for one in rechecks if one["ratio"] is not None]
     return TuneResult(
         model=plan.model_dir.name,
         workload=f"{plan.workload}{spread}",
@@ -316,9 +323,10 @@ def _result(
         finished=max(p.started for p in points),
         study=plan.study_dir,
         method=" ".join([found.method, *(f"Not tried: {reason}." for reason in plan.left_out)]),
-        points=1 + sum(t.figures is not None for t in found.trials) + 2 * len(rechecks),
+        points=1 + sum(t.figures is not None for t in found.trials) + 2 * len(others),
         findings=shown,
         config_diff=_config_diff(plan, chosen),
+        rechecks=tuple(rechecks),
     )
 
 

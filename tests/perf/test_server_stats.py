@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perf.server_stats import failure_counts, since
+from perf.server_stats import energy_j, failure_counts, since
 
 
 def stats(success: int, success_ns: int, inferences: int, executions: int, **batches: int) -> dict:
@@ -53,3 +53,11 @@ nv_inference_request_failure{model="enc",reason="REJECTED",version="2"} 1
     counts = failure_counts(text, "enc")
     assert counts == {"OTHER": 0, "REJECTED": 4, "CANCELED": 0, "BACKEND": 1}
     assert failure_counts(text, "none") == {}
+
+
+def test_energy_is_that_of_all_gpus():
+    """The counter is in joules, one for each GPU; a server on the CPU has none."""
+    text = 'nv_energy_consumption{gpu_uuid="GPU-a"} %s\nnv_energy_consumption{gpu_uuid="GPU-b"} %s\n'
+    assert energy_j(text % (100, 20.5), text % (130, 21.5)) == pytest.approx(31)
+    assert energy_j("", "") is None
+    assert energy_j("", text % (1, 2)) is None, "a GPU that came meanwhile has no beginning"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -203,6 +204,29 @@ def test_guided_by_the_simulator_it_measures_few_points(model: Path, run_cli: An
     runs = measured(study)
     again = run_cli("tune", model, *argv, "--json")
     assert (again.code, measured(study), again.json["data"]["chosen"]) == (0, runs, data["chosen"])
+
+
+@pytest.mark.long
+def test_the_choice_is_looked_at_under_other_traffic_and_when_it_starts(
+    run_cli: Any, tmp_path: Path, layered: Any
+) -> None:
+    model = layered(tmp_path / "repo" / "encoder", 3)
+    argv = ["--concurrency", 2, "--instances", 1, "--threads", 1, "--delay", 0, "--direct", "--budget", "90s"]
+    done = run_cli("tune", model, *argv, "--study", tmp_path / "study", "--json")
+    assert done.code == 0, done.err
+    data = done.json["data"]
+    if data["chosen"] == "default":
+        pytest.fail(f"two instances of every core each were not slower: {data['conclusion']}")
+    found = {one["name"]: one for one in data["rechecks"]}
+    assert list(found) == ["random arrivals", "bursts", "cold start"]
+    assert found["bursts"]["workload"].endswith("in bursts of 8")
+    times = [float(t) for t in re.findall(r"([0-9.]+) m?s", found["cold start"]["text"])]
+    assert 0.05 < times[0] < 30 and times[1] > 0 and 0 < times[2] < 1_000, found["cold start"]["text"]
+    assert data["points"] == 2 + 2 * 2
+    runs = measured(tmp_path / "study")
+    again = run_cli("tune", model, *argv, "--study", tmp_path / "study")
+    assert again.code == 0 and measured(tmp_path / "study") == runs, "all of it is in the study"
+    assert found["cold start"]["text"] in again.out
 
 
 def test_tuned_config_is_what_the_server_loads(model: Path, runtime: Any, tmp_path: Path) -> None:
