@@ -18,6 +18,7 @@ def register(app: typer.Typer) -> None:
         profile,
         quickstart,
         restore,
+        rollout,
         runtime,
         serve,
         simulate,
@@ -39,6 +40,7 @@ def register(app: typer.Typer) -> None:
         bottleneck,
         profile,
         simulate,
+        rollout,
         restore,
         doctor,
     ):

@@ -122,7 +122,7 @@ class EmbeddedServer:
         started, mark = time.monotonic(), run.log.mark()
 
         def call(http: TritonHttp) -> None:
-            run.workspace.link(name)
+            run.workspace.require(name)
             http.load(name, None if config is None else _as_json(config))
 
         def reason(answer: Answer) -> str:
@@ -203,6 +203,7 @@ class EmbeddedServer:
             str(self._runtime.tritonserver),
             f"--id={self.run_id}",
             *replace(options.flags, control="explicit", load=()).arguments(str(workspace.models)),
+            f"--model-repository={workspace.aliases}",
             f"--cache-directory={self._runtime.tritonserver.parents[1] / 'caches'}",
             f"--backend-directory={workspace.backends}",
             f"--backend-config=python,shm-region-prefix-name={self.run_id}-",
@@ -269,10 +270,10 @@ class EmbeddedServer:
         """Wait until a model has no more Python backend processes than instances: replaced ones end with a delay."""
         run = self._running
         doing = f"waiting for the replaced instances of `{name}` to end"
-        directory = run.workspace.models / name
+        places = run.workspace.models / name, run.workspace.aliases / name
         while True:
             states = self._ask(doing, lambda http: http.states(name))
-            stubs = run.process.stubs(directory)
+            stubs = sum(map(run.process.stubs, places))
             wanted = _instances(self.model_config(name)) * states.count("READY") if stubs and "READY" in states else 0
             if stubs <= wanted and "UNLOADING" not in states:
                 return

@@ -78,13 +78,23 @@ class RunningServer:
                 hint="restart with --model-control-mode=explicit --load-model=NAME, or leave --allow-reconfigure out",
             ) from None
 
-    def load(self, name: str, config: dict[str, Any]) -> None:
-        """Load the model anew with `config`, whose requests in flight are answered first; nothing is unloaded between.
+    def versions(self, name: str) -> list[int]:
+        """The versions of a model that are ready, ascending."""
+        index = self._ask(f"asking for the versions of `{name}`", lambda http: http.index())
+        return sorted(int(one["version"]) for one in index if one["name"] == name and one.get("state") == "READY")
 
-        The configuration travels in the call, so no directory is shared. Raises Refused with Triton's reason; the
-        configuration before then keeps serving.
+    def unload(self, name: str) -> None:
+        """Unload a model once its requests in flight are answered; not waited for."""
+        self._ask(f"unloading `{name}`", lambda http: http.unload(name))
+
+    def load(self, name: str, config: dict[str, Any] | None = None) -> None:
+        """Load the model anew from its directory, or with `config` from the call, so that no directory need be shared.
+
+        Requests in flight are answered first, and nothing is unloaded before the new one is ready. Raises Refused with
+        Triton's reason; what was loaded before then keeps serving.
         """
-        self._ask(f"loading `{name}`", lambda http: http.load(name, json.dumps(config)), _LOAD_TIMEOUT_S)
+        content = None if config is None else json.dumps(config)
+        self._ask(f"loading `{name}`", lambda http: http.load(name, content), _LOAD_TIMEOUT_S)
         deadline = time.monotonic() + _LOAD_TIMEOUT_S
         while set(self._ask(f"loading `{name}`", lambda http: http.states(name))) - {"READY", "UNAVAILABLE"}:
             if time.monotonic() > deadline:

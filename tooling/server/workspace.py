@@ -1,4 +1,5 @@
-"""The private directory a server runs from: links to models and backends under safe names. Layer: server."""
+"""The private directory a server runs from: links to the repository and the backends under safe paths. Layer:
+server."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _MODEL_FILES = ("model.onnx", "model.plan", "model.py", "model.pt", "model.pt2",
 
 class Workspace:
     """A directory of mode 0700 with an ASCII path. Triton's Python backend hangs for ever on a blank or a quote in a
-    model's path, so the user's directories are reached through links in here."""
+    model's path, so the user's repository is reached through a link in here. What is not in it, such as a second name
+    for a model, stands in `aliases`: a second repository of the same server."""
 
     def __init__(self, repository: Path, backends: Path, run_id: str) -> None:
         self._repository = repository.absolute()
@@ -31,44 +33,38 @@ class Workspace:
                 hint="make one with `tritune export SOURCE --repository REPO --name NAME`",
             )
         self.root = Path(tempfile.mkdtemp(prefix=f"{run_id}-", dir=_safe_temporary_directory()))
-        self.models, self.backends, self.log = self.root / "models", self.root / "backends", self.root / "server.log"
-        self.models.mkdir()
+        self.models, self.aliases = self.root / "models", self.root / "aliases"
+        self.backends, self.log = self.root / "backends", self.root / "server.log"
+        self.models.symlink_to(self._repository)
+        self.aliases.mkdir()
         self.backends.symlink_to(backends.absolute())
-        for directory in sorted(self._repository.iterdir()):
-            if directory.is_dir() and _is_model_name(directory.name):
-                (self.models / directory.name).symlink_to(directory)
 
     def model_names(self) -> list[str]:
         """Directories of the repository that Triton can make a model of: a config, or a model file it knows."""
         directories = (d for d in self._repository.iterdir() if d.is_dir() and not d.name.startswith("."))
         return sorted(directory.name for directory in directories if _is_model(directory))
 
-    def link(self, name: str) -> None:
-        """Serve a model of the repository that is not linked yet, because it appeared after the start.
-
-        Raises UsageError for a name that cannot be served or that is not in the repository, OSError when the workspace
-        is gone.
-        """
+    def require(self, name: str) -> None:
+        """Raise UsageError for a name that cannot be served or that is not in the repository, OSError when the
+        workspace is gone."""
         check_model_name(name)
-        link = self.models / name
-        if link.exists():
+        self.models.lstat()
+        if (self.models / name).is_dir() or (self.aliases / name).is_dir():
             return
-        if not (self._repository / name).is_dir():
-            known = sorted(entry.name for entry in self.models.iterdir())
-            raise UsageError(
-                "no such model in the repository",
-                where=self._repository,
-                got=f"`{name}`",
-                expected=", ".join(known) or "a directory per model; this one has none",
-                hint=suggest(name, known),
-            )
-        link.symlink_to(self._repository / name)
+        known = sorted(d.name for d in self._repository.iterdir() if d.is_dir() and _is_model_name(d.name))
+        raise UsageError(
+            "no such model in the repository",
+            where=self._repository,
+            got=f"`{name}`",
+            expected=", ".join(known) or "a directory per model; this one has none",
+            hint=suggest(name, known),
+        )
 
     def alias(self, name: str, model_dir: Path) -> None:
         """A second model directory with the same files as `model_dir`, except for its configuration."""
         check_model_name(name)
-        alias = self.models / name
-        if alias.exists():
+        alias = self.aliases / name
+        if alias.exists() or (self.models / name).exists():
             raise UsageError("the served repository already has a model of this name", got=f"`{name}`")
         if not model_dir.is_dir():
             raise UsageError("not a model directory", where=model_dir, expected="REPO/NAME, as in the repository")

@@ -67,6 +67,29 @@ def encode(model: str, tensors: Mapping[str, Mapping[str, Any]], data_types: Map
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
+def decode(body: bytes) -> tuple[str, dict[str, npt.NDArray[Any]]]:
+    """The version that answered and its outputs, from the body of an answer to a request of `encode`."""
+    head, at = json.JSONDecoder().raw_decode(body.decode("latin-1"))  # a byte a letter: binary follows the JSON
+    outputs = {}
+    for tensor in head["outputs"]:
+        size = int(tensor["parameters"]["binary_data_size"])
+        outputs[str(tensor["name"])] = _array(body[at : at + size], tensor["datatype"]).reshape(tensor["shape"])
+        at += size
+    return str(head["model_version"]), outputs
+
+
+def _array(raw: bytes, datatype: str) -> npt.NDArray[Any]:
+    """Values of a tensor; of a type that numpy does not have, its bytes, two by two."""
+    if datatype != "BYTES":
+        return np.frombuffer(raw, np.dtype(_CODES.get(f"TYPE_{datatype}", "<u2")))
+    words, at = [], 0
+    while at < len(raw):
+        (size,) = struct.unpack_from("<I", raw, at)
+        words.append(raw[at + 4 : at + 4 + size])
+        at += 4 + size
+    return np.array(words, dtype=object)
+
+
 def _raw(tensor: Mapping[str, Any], data_type: str) -> bytes:
     if "b64" in tensor:
         return base64.b64decode(tensor["b64"])

@@ -1,0 +1,217 @@
+"""An asyncio client of one model over gRPC: it pads, retries, keeps deadlines and follows a trial. Layer: bottom of
+perf."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from perf.client.split import Split, SplitFile
+from perf.client.wire import (
+    Array,
+    Tensor,
+    array_of,
+    content_head,
+    cut,
+    from_bytes,
+    grown,
+    request_head,
+    tensors,
+    to_bytes,
+)
+from tooling.errors import ExternalError, Refused, UsageError, suggest
+
+_SERVICE = "/inference.GRPCInferenceService/"
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The outputs of one request by name, and the model and version that made them."""
+
+    model: str
+    version: str
+    outputs: Mapping[str, Array]
+
+    def __getitem__(self, name: str) -> Array:
+        return self.outputs[name]
+
+
+class _Model(NamedTuple):
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+
+
+class _Request(NamedTuple):
+    """What is sent, whichever model it goes to; `length` is the longest row, and `edge` what it was padded to."""
+
+    shapes: tuple[Any, ...]
+    contents: bytes
+    length: int
+    edge: int
+
+
+class Client:
+    """Requests to the model `model` at `url`, HOST:PORT of the gRPC endpoint; an async context manager.
+
+    `edges` are the lengths that requests are padded to, ascending: the last free axis of every input grows to the next
+    edge with the value in `pad` (0 by default), and outputs with that axis are cut back. Rows of unequal length are
+    padded to a common one in any case. While Triton answers that it is not available (a full queue, HTTP 503) a
+    request is sent up to `attempts` times, with random pauses that grow. `split` is a trial of another version, or the
+    file in which `tritune promote --percent` says so.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        edges: Sequence[int] = (),
+        pad: Mapping[str, float] | None = None,
+        attempts: int = 4,
+        split: Split | Path | None = None,
+    ) -> None:
+        self.url, self.model, self._edges, self._pad = url, model, tuple(sorted(edges)), dict(pad or {})
+        self._attempts = max(1, attempts)
+        self._split = SplitFile(split) if isinstance(split, Path) else split
+        self._known: _Model | None = None
+        self._channel: Any = None
+        self._call: Any = None
+
+    async def __aenter__(self) -> Client:
+        from grpc import aio
+        from tritonclient.grpc import service_pb2 as pb
+
+        size = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+        self._channel = aio.insecure_channel(self.url, options=size)
+        decode = pb.ModelInferResponse.FromString
+        self._call = self._channel.unary_unary(f"{_SERVICE}ModelInfer", response_deserializer=decode)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._channel.close()
+
+    async def infer(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        queue_timeout_us: int = 0,
+        key: str | None = None,
+    ) -> Answer:
+        """The answer to one request; `inputs` are arrays, or rows of numbers or texts that need not be equally long.
+
+        `timeout_s` is the deadline for the whole call, pauses included. `priority` (1 is the highest) and
+        `queue_timeout_us` are for Triton's queue, and act where the model's config has levels and timeouts. `key` keeps
+        a user on one side of a trial. Raises TimeoutError at the deadline, Refused with Triton's own words,
+        ExternalError when the server is not available, UsageError for inputs that the model does not have.
+        """
+        known = self._known or await self._learn(timeout_s)
+        request = self._request(inputs, known)
+        model, reply = await self._ask(self._chosen(key), request, timeout_s, (priority, queue_timeout_us))
+        return Answer(model, reply.model_version, _outputs(reply, known, request))
+
+    def _chosen(self, key: str | None) -> str:
+        split = self._split.current() if isinstance(self._split, SplitFile) else self._split
+        return split.choose(key) if split and split.model == self.model else self.model
+
+    def _request(self, inputs: Mapping[str, Any], known: _Model) -> _Request:
+        shapes: list[tuple[str, str, tuple[int, ...]]] = []
+        contents: list[bytes] = []
+        longest = 0
+        for name, value in inputs.items():
+            tensor, pad = known.inputs.get(name), self._pad.get(name, 0)
+            if tensor is None:
+                raise UsageError(
+                    "the model has no such input",
+                    where=f"`{self.model}`",
+                    got=f"`{name}`",
+                    expected=", ".join(known.inputs),
+                    hint=suggest(name, known.inputs),
+                )
+            array = array_of(value, tensor, pad)
+            if tensor.free and tensor.free[-1] < array.ndim:
+                axis = tensor.free[-1]
+                longest = max(longest, array.shape[axis])
+                array = grown(array, axis, self._edge(array.shape[axis]), pad)
+            shapes.append((name, tensor.datatype, array.shape))
+            content = to_bytes(array, tensor)
+            contents += (content_head(len(content)), content)
+        return _Request(tuple(shapes), b"".join(contents), longest, self._edge(longest))
+
+    def _edge(self, length: int) -> int:
+        if not self._edges:
+            return length
+        place = bisect_left(self._edges, length)
+        if place == len(self._edges):
+            most = f"at most {self._edges[-1]}"
+            raise UsageError("longer than the last edge", where=f"`{self.model}`", got=length, expected=most)
+        return self._edges[place]
+
+    async def _ask(
+        self, model: str, request: _Request, timeout_s: float | None, queue: tuple[int, int]
+    ) -> tuple[str, Any]:
+        """The model that answered and its reply; a candidate that is gone hands its requests to the model."""
+        from grpc.aio import AioRpcError
+
+        clock = asyncio.get_running_loop().time
+        ends = None if timeout_s is None else clock() + timeout_s
+        for attempt in itertools.count(1):
+            body = request_head(model, request.shapes, *queue) + request.contents
+            try:
+                return model, await self._call(body, timeout=None if ends is None else ends - clock())
+            except AioRpcError as error:
+                code, words = error.code().name, error.details() or error.code().name
+            if code == "DEADLINE_EXCEEDED":
+                raise TimeoutError(f"{self.url}, `{model}`: no answer within {timeout_s} s")
+            if model != self.model and code in ("NOT_FOUND", "UNAVAILABLE"):
+                model = self.model
+                continue
+            if code != "UNAVAILABLE":
+                raise Refused(words, where=f"Triton, `{model}` at {self.url}")
+            pause_s = random.uniform(0, min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt))
+            if attempt >= self._attempts or (ends is not None and clock() + pause_s >= ends):
+                hint = "send less, or add a replica" if "queue" in words else "see the server's log"
+                raise ExternalError(words, where=f"`{model}` at {self.url}", got=f"{attempt} attempts", hint=hint)
+            await asyncio.sleep(pause_s)
+        raise AssertionError("attempts are counted without end")
+
+    async def _learn(self, timeout_s: float | None) -> _Model:
+        """Names, types and shapes of the model's tensors, asked once."""
+        from grpc.aio import AioRpcError
+        from tritonclient.grpc import service_pb2 as pb
+
+        ask = self._channel.unary_unary(
+            f"{_SERVICE}ModelMetadata",
+            request_serializer=pb.ModelMetadataRequest.SerializeToString,
+            response_deserializer=pb.ModelMetadataResponse.FromString,
+        )
+        try:
+            told = await ask(pb.ModelMetadataRequest(name=self.model), timeout=timeout_s)
+        except AioRpcError as error:
+            words = error.details() or error.code().name
+            raise ExternalError(words, where=f"`{self.model}` at {self.url}", hint="is the model loaded?") from None
+        self._known = _Model(tensors(told.inputs), tensors(told.outputs))
+        return self._known
+
+
+def _outputs(reply: Any, known: _Model, request: _Request) -> dict[str, Array]:
+    """The tensors of a reply; an axis that was padded is as long again as the longest row."""
+    found = {}
+    for output, raw in zip(reply.outputs, reply.raw_output_contents, strict=True):
+        tensor = known.outputs.get(output.name) or Tensor.of(output.datatype, ())
+        array = from_bytes(raw, tensor).reshape(output.shape)
+        found[output.name] = (
+            array if request.edge == request.length else cut(array, tensor, request.edge, request.length)
+        )
+    return found

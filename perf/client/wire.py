@@ -1,0 +1,105 @@
+"""Tensors of a request over gRPC: their types, their padding, their bytes on the wire. Layer: bottom of perf."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+_RAW_INPUT = 7 << 3 | 2
+"""Tag of `raw_input_contents` in a ModelInferRequest: its parts may follow the rest of the message one by one."""
+
+
+class Tensor(NamedTuple):
+    """An input or output: its type as Triton spells it and as numpy has it (None for texts), and its free axes behind
+    the first, which is that of the rows."""
+
+    datatype: str
+    dtype: np.dtype[Any] | None
+    free: tuple[int, ...]
+
+    @classmethod
+    def of(cls, datatype: str, shape: tuple[int, ...]) -> Tensor:
+        from tritonclient.utils import triton_to_np_dtype
+
+        dtype = None if datatype == "BYTES" else np.dtype(triton_to_np_dtype(datatype))
+        return cls(datatype, dtype, tuple(axis for axis, size in enumerate(shape) if axis and size == -1))
+
+
+def array_of(value: Any, tensor: Tensor, pad: float) -> Array:
+    """An array of the tensor's type; rows of unequal length are padded to the longest."""
+    if isinstance(value, np.ndarray):
+        return np.ascontiguousarray(value, tensor.dtype or object)
+    rows = list(value)
+    if tensor.dtype is not None and all(isinstance(row, (list, tuple, np.ndarray)) for row in rows):
+        longest = max(map(len, rows), default=0)
+        rows = [[*row, *[pad] * (longest - len(row))] for row in rows]
+    return np.asarray(rows, tensor.dtype or object)
+
+
+def grown(array: Array, axis: int, size: int, pad: float) -> Array:
+    """The array with `axis` as long as `size`."""
+    length = array.shape[axis]
+    if length == size:
+        return array
+    larger = np.full((*array.shape[:axis], size, *array.shape[axis + 1 :]), pad, array.dtype)
+    larger[(slice(None),) * axis + (slice(length),)] = array
+    return larger
+
+
+def cut(array: Array, tensor: Tensor, edge: int, length: int) -> Array:
+    """The array with every free axis that is as long as `edge` cut back to `length`."""
+    for axis in tensor.free:
+        if axis < array.ndim and array.shape[axis] == edge:
+            array = array[(slice(None),) * axis + (slice(length),)]
+    return array
+
+
+def to_bytes(array: Array, tensor: Tensor) -> bytes:
+    if tensor.dtype is not None:
+        return array.tobytes()
+    words = (word if isinstance(word, bytes) else str(word).encode() for word in array.flat)
+    return b"".join(len(word).to_bytes(4, "little") + word for word in words)
+
+
+def from_bytes(raw: bytes, tensor: Tensor) -> Array:
+    """The values of a tensor in one row."""
+    if tensor.dtype is not None:
+        return np.frombuffer(raw, tensor.dtype)
+    from tritonclient.utils import deserialize_bytes_tensor
+
+    return np.asarray(deserialize_bytes_tensor(raw))
+
+
+@lru_cache(maxsize=1_000)
+def request_head(model: str, shapes: tuple[Any, ...], priority: int, queue_timeout_us: int) -> bytes:
+    """All of a ModelInferRequest but the contents of its tensors: the same for equal shapes, so kept."""
+    from tritonclient.grpc import service_pb2 as pb
+
+    request = pb.ModelInferRequest(model_name=model)
+    for name, datatype, shape in shapes:
+        request.inputs.add(name=name, datatype=datatype, shape=shape)
+    if priority:
+        request.parameters["priority"].uint64_param = priority
+    if queue_timeout_us:
+        request.parameters["timeout"].int64_param = queue_timeout_us
+    return bytes(request.SerializeToString())
+
+
+@lru_cache(maxsize=1_000)
+def content_head(size: int) -> bytes:
+    """What stands before a content of this many bytes: its tag, and its size as a varint."""
+    head = [_RAW_INPUT]
+    while size > 0x7F:
+        head.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes([*head, size])
+
+
+def tensors(told: Any) -> Mapping[str, Tensor]:
+    """The tensors of one side of a model's metadata, by name."""
+    return {tensor.name: Tensor.of(tensor.datatype, tuple(tensor.shape)) for tensor in told}

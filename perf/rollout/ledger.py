@@ -1,0 +1,135 @@
+"""The decision log of a served model: every step of its rollouts, and what may be taken back. Layer: bottom of
+rollout."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tooling.errors import UsageError
+from tooling.repository import writing
+
+Entry = dict[str, Any]
+FOLDER = "rollout"
+"""Beside the version directories: Triton passes over directories that are no numbers."""
+FILE_NAME = "log.jsonl"
+
+
+@dataclass(slots=True)
+class State:
+    """Where the rollouts of a model stand: promotions that can be taken back, newest last; the trial that is under way;
+    a switch that began and whose end is not in the log; the highest version ever used."""
+
+    promoted: list[Entry] = field(default_factory=list)
+    trial: Entry | None = None
+    switching: Entry | None = None
+    last_version: int = 0
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> State:
+        state = cls()
+        for entry in entries:
+            state._follow(entry)
+        return state
+
+    def _follow(self, entry: Entry) -> None:
+        self.last_version = max(self.last_version, int(entry.get("version", 0)))
+        step = entry["step"]
+        if step == "trial":
+            self.trial = entry
+        elif step == "switching":
+            self.switching = entry
+        elif step == "promoted" and self.switching:
+            self.promoted.append(self.switching)
+            self.switching = self.trial = None
+        elif step == "trial ended":
+            self.trial = None
+        elif step == "switch undone":
+            self.switching = None
+        elif step == "rolled back" and self.promoted:
+            self.promoted.pop()
+
+
+class Ledger:
+    """The log, opened by the one process that may change the model; a context manager. Entering raises UsageError while
+    another process holds it, or for a log that is damaged."""
+
+    def __init__(self, model_dir: Path) -> None:
+        self.folder = model_dir / FOLDER
+        self.path = self.folder / FILE_NAME
+        self.entries: list[Entry] = []
+        self._file: FileIO | None = None
+
+    def __enter__(self) -> Ledger:
+        with writing(self.path):
+            self.folder.mkdir(exist_ok=True)
+            self._file = self.path.open("a+b", buffering=0)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.entries = read(self.path)
+        except BlockingIOError as error:
+            self._file.close()
+            raise UsageError(
+                "another rollout of this model is under way",
+                where=self.path,
+                expected="one at a time",
+                hint="interrupt it (Ctrl-C, or SIGTERM): it then leaves the version before serving",
+            ) from error
+        except BaseException:
+            self._file.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file:
+            self._file.close()
+
+    @property
+    def state(self) -> State:
+        return State.of(self.entries)
+
+    def note(self, step: str, **facts: Any) -> Entry:
+        """Write one entry and wait until it is on disk; returns it."""
+        assert self._file is not None, "the log is not open"
+        entry = {"step": step, "time": datetime.now(timezone.utc).isoformat(timespec="seconds"), **facts}
+        with writing(self.path):
+            self._file.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
+            os.fsync(self._file.fileno())
+        self.entries.append(entry)
+        return entry
+
+
+def read(path: Path) -> list[Entry]:
+    """The entries of a log; none where there is no file. Raises UsageError for one that is damaged."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UsageError("cannot be read", where=path, got=error.strerror) from error
+    entries = []
+    for number, line in enumerate(lines[:-1], start=1):  # what a kill tore off the last line was never reported as done
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            entry = None
+        if not isinstance(entry, dict) or not isinstance(entry.get("step"), str):
+            raise UsageError(
+                "the decision log is damaged",
+                where=f"{path}:{number}",
+                got=repr(line[:40].decode(errors="replace")),
+                expected="one step a line",
+                hint="delete that line",
+            )
+        entries.append(entry)
+    return entries

@@ -1,0 +1,283 @@
+"""The rollout as a whole: stage, gates, trial, switch; and the one step back. Layer: above gates and trial."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perf.operands import CURRENT, Base, Side, sides
+from perf.rollout.gates import GATES, Demands, Gates, Passage
+from perf.rollout.ledger import FOLDER, Entry, Ledger
+from perf.rollout.release import Release
+from perf.rollout.trial import Hold, watch
+from tooling.console import table
+from tooling.errors import Refused, TrituneError, UsageError
+from tooling.repository import absolute, config_path, read_config
+from tooling.server.running import RunningServer
+
+if TYPE_CHECKING:
+    from perf.analyzer import PerfAnalyzer
+    from tooling.console import Console
+
+CANARY_FILE = "canary.json"
+WHOLE = 100.0
+_AGAIN = ("parity", "slo")
+"""Gates that are passed again before a trial is widened."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteRequest:
+    """What to promote into which served model: `candidate` is a model directory, a config file or settings, None for
+    the one that is on trial. Below 100 `percent` it goes on trial, and must hold for `hold_s`."""
+
+    model_dir: Path
+    url: str
+    candidate: str | None
+    demands: Demands
+    percent: float = WHOLE
+    hold_s: float = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """What came out. `serves` are the versions that serve now, `percent` the share that the candidate has."""
+
+    model: str
+    version: int
+    passages: tuple[Passage, ...]
+    promoted: bool
+    serves: tuple[int, ...]
+    percent: float
+    log: Path
+
+    @property
+    def passed(self) -> bool:
+        return all(passage.outcome != "failed" for passage in self.passages)
+
+    @property
+    def conclusion(self) -> str:
+        """The answer in one sentence."""
+        serves = ", ".join(map(str, self.serves))
+        if self.promoted:
+            return f"Version {self.version} of {self.model} serves."
+        if not self.passed:
+            beside = f", with {self.percent:g} % for version {self.version}" if self.percent else ""
+            return f"Stopped at `{self.passages[-1].gate}`: version {serves} serves as before{beside}."
+        return f"Version {self.version} of {self.model} gets {self.percent:g} %, version {serves} the rest."
+
+    def text(self) -> str:
+        rows = [(passage.gate, passage.outcome) for passage in self.passages]
+        lines = [table(("gate", ""), rows), "", *(f"{p.gate}: {p.why}" for p in self.passages), "", self.conclusion]
+        return "\n".join([*lines, "", f"log     {self.log}"])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "version": self.version,
+            "promoted": self.promoted,
+            "passed": self.passed,
+            "serves": list(self.serves),
+            "percent": self.percent,
+            "gates": [passage.to_dict() for passage in self.passages],
+            "conclusion": self.conclusion,
+            "log": str(self.log),
+        }
+
+
+def promote(request: PromoteRequest, *, analyzer: Callable[[], PerfAnalyzer], console: Console) -> Promotion:
+    """Put a candidate into a served model, or a share of its traffic; stopped by the first gate that fails.
+
+    Whatever ends it early, an exception or Ctrl-C, the old version serves and the candidate is gone; a trial that is
+    widened in vain goes on with the share it had. Raises UsageError for what cannot be promoted, MissingError and
+    ExternalError as the server does.
+    """
+    release = open_release(request.model_dir, request.url, request.demands.config_name)
+    served = tuple(release.served())
+    with Ledger(release.model_dir) as ledger:
+        trial = _trial(ledger, release, request.candidate)
+        current, candidate = _sides(release, request)
+        gates = Gates(release, current, candidate, request.demands, analyzer, console)
+        run = _Run(request, release, ledger, gates, candidate, served, console)
+        return run.widen(trial) if trial else run.begin()
+
+
+def open_release(model_dir: Path, url: str, config_name: str | None) -> Release:
+    """The release of a model directory on a running server. Raises UsageError unless models may be loaded there."""
+    model_dir = absolute(model_dir)
+    if not model_dir.is_dir():
+        raise UsageError("not a model directory", where=model_dir, expected="REPO/NAME of the served repository")
+    server = RunningServer(url)
+    server.identity()
+    server.require_control()
+    return Release(model_dir, server, config_name)
+
+
+class _Run:
+    """One promotion under the lock of the log."""
+
+    def __init__(
+        self,
+        request: PromoteRequest,
+        release: Release,
+        ledger: Ledger,
+        gates: Gates,
+        candidate: Side,
+        served: tuple[int, ...],
+        console: Console,
+    ) -> None:
+        self._request, self._release, self._ledger, self._gates = request, release, ledger, gates
+        self._candidate, self._served, self._console = candidate, served, console
+
+    def begin(self) -> Promotion:
+        """A new candidate: stage it and pass every gate; then all traffic, or a first share."""
+        release, variant = self._release, self._candidate.variant
+        release.drop_candidate()  # what a killed run left
+        version = release.new_version(self._ledger)
+        self._ledger.note("begun", version=version, candidate=self._candidate.label, served=list(self._served))
+        kept = False
+        try:
+            release.stage(variant.config, self._config_source(), variant.model_dir or release.model_dir, version)
+            promotion = self._after_gates(version, GATES, 0)
+            kept = promotion.passed and not promotion.promoted
+            return promotion
+        except BaseException as error:
+            self._ledger.note("stopped", version=version, at=type(error).__name__, why=str(error))
+            raise
+        finally:
+            if not kept:
+                release.drop_candidate()
+
+    def widen(self, trial: Entry) -> Promotion:
+        """The candidate on trial: the gates that may answer otherwise by now, then a larger share, or all."""
+        promotion = self._after_gates(int(trial["version"]), _AGAIN, float(trial["percent"]))
+        if promotion.promoted:
+            self._release.drop_candidate()
+        return promotion
+
+    def _after_gates(self, version: int, names: tuple[str, ...], had: float) -> Promotion:
+        passages = self._gates.run(names)
+        for passage in passages:
+            self._ledger.note("gate", version=version, **passage.to_dict())
+        if passages[-1].outcome == "failed":
+            return self._result(version, passages, had)
+        if self._request.percent < WHOLE:
+            return self._held(version, passages, had)
+        return self._switched(version, passages, had)
+
+    def _held(self, version: int, passages: list[Passage], had: float) -> Promotion:
+        """Give the candidate its share and watch it; the share before comes back unless it holds."""
+        request, release, share = self._request, self._release, had
+        try:
+            release.split(request.percent)
+            held = watch(release, Hold(request.hold_s, request.demands.slo), request.percent, self._console)
+            self._ledger.note("gate", version=version, percent=request.percent, **held.to_dict())
+            if held.outcome == "passed":
+                share = request.percent
+                self._ledger.note("trial", version=version, percent=share)
+        finally:
+            release.split(share)
+        return self._result(version, [*passages, held], share)
+
+    def _switched(self, version: int, passages: list[Passage], had: float) -> Promotion:
+        try:
+            self._release.switch(self._ledger, version)
+        except Refused as refusal:
+            failed = Passage("switch", "failed", f"Triton refuses it: {refusal.problems[0].what}")
+            self._ledger.note("gate", version=version, **failed.to_dict())
+            return self._result(version, [*passages, failed], had)
+        self._ledger.note("promoted", version=version, served=[version])
+        try:
+            self._gates.keep_answers(self._release.model_dir / FOLDER / CANARY_FILE)
+        except TrituneError as error:
+            self._console.warning(f"no canary answers are kept for `tritune drift`: {error}")
+        return self._result(version, passages, 0, promoted=True)
+
+    def _result(self, version: int, passages: list[Passage], percent: float, *, promoted: bool = False) -> Promotion:
+        serves = (version,) if promoted else self._served
+        result = Promotion(self._release.name, version, tuple(passages), promoted, serves, percent, self._ledger.path)
+        if not result.passed:
+            self._ledger.note("stopped", version=version, at=passages[-1].gate, percent=percent)
+        return result
+
+    def _config_source(self) -> Path:
+        """The file whose text, with its comments, the candidate's config is written from."""
+        word, files = Path(self._candidate.label), self._candidate.variant.model_dir
+        if word.is_file():
+            return word
+        return config_path(files) if word.is_dir() and files else self._release.config_file
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """What one step back did: `ended` is a trial, a promotion, or a switch that was cut off; `serves` are the versions
+    that serve now."""
+
+    model: str
+    ended: str
+    version: int
+    serves: tuple[int, ...]
+    seconds: float
+    log: Path
+
+    def text(self) -> str:
+        serves = ", ".join(map(str, self.serves))
+        return f"The {self.ended} of version {self.version} is ended: version {serves} serves, after {self.seconds} s."
+
+
+def rollback(model_dir: Path, url: str) -> Rollback:
+    """End the trial that is under way, else take the last promotion back. Raises UsageError when there is neither,
+    Refused when Triton no longer takes the old version; the newer one then goes on."""
+    release, started = open_release(model_dir, url, None), time.monotonic()
+    with Ledger(release.model_dir) as ledger:
+        state = ledger.state
+        entry = state.switching or state.trial or next(reversed(state.promoted), None)
+        if entry is None:
+            raise UsageError(
+                "there is nothing to take back", where=ledger.path, expected="an earlier `tritune promote`"
+            )
+        if entry is state.trial:
+            ended, step, serves = "trial", "trial ended", release.served()
+        else:
+            ended, step = ("switch", "switch undone") if state.switching else ("promotion", "rolled back")
+            serves = release.take_back(entry)
+        release.drop_candidate()
+        ledger.note(step, version=entry["version"], served=serves)
+    seconds = round(time.monotonic() - started, 2)
+    return Rollback(release.name, ended, int(entry["version"]), tuple(serves), seconds, ledger.path)
+
+
+def _trial(ledger: Ledger, release: Release, candidate: str | None) -> Entry | None:
+    """The trial that is to be widened; None for a new candidate. Raises UsageError when the request does not fit."""
+    state = ledger.state
+    if state.switching:
+        raise UsageError(
+            "an earlier run was ended while it switched versions",
+            where=release.model_dir,
+            hint=f"make what was before serve again: `tritune rollback {release.model_dir}`",
+        )
+    if candidate is None and state.trial is None:
+        raise UsageError(
+            "nothing is on trial", where=release.model_dir, expected="a candidate", hint="name it behind the model"
+        )
+    if candidate is not None and state.trial:
+        raise UsageError(
+            f"version {state.trial['version']} is on trial, with {state.trial['percent']:g} %",
+            where=release.model_dir,
+            hint="leave the candidate out to widen the trial, or end it with `tritune rollback`",
+        )
+    return state.trial
+
+
+def _sides(release: Release, request: PromoteRequest) -> tuple[Side, Side]:
+    """The model as it is, and the candidate. Raises UsageError when their requests differ."""
+    config_name = request.demands.config_name
+    base = Base(release.name, read_config(release.model_dir, config_name), release.model_dir)
+    word = request.candidate or str(release.next_dir)
+    if config_name and request.candidate and Path(word).is_dir():
+        own = config_path(Path(word), config_name)
+        word = str(own) if own.is_file() else word
+    current, candidate = sides([CURRENT, word], base)
+    return current, candidate

@@ -1,0 +1,69 @@
+"""A trial: a share of the live traffic for a candidate, watched for as long as it must hold. Layer: above release."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from perf.rollout.gates import Passage
+from perf.server_stats import since
+from perf.slo import Slo
+
+if TYPE_CHECKING:
+    from perf.rollout.release import Release
+    from tooling.console import Console
+
+_LOOK_S = 1.0
+_FEWEST = 100
+"""Fewer answers say nothing of a share of failures below a percent."""
+_MOST_FAILED = 0.001
+"""By so much the share of failed requests may be above that of the current version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """How long a share must hold, and what: no more failures than beside it, the Slo's `avg` by the server's time."""
+
+    seconds: float
+    slo: Slo
+
+
+def watch(release: Release, hold: Hold, percent: float, console: Console) -> Passage:
+    """Look at both versions' statistics every second; ends at the first look that fails, else after the time."""
+    names = release.name, release.next_name
+    before = {name: release.server.stats(name) for name in names}
+    ends = time.monotonic() + hold.seconds
+    with console.progress(f"{percent:g} % on trial", max(1, round(hold.seconds / _LOOK_S))) as progress:
+        while True:
+            left_s = ends - time.monotonic()
+            time.sleep(max(0.0, min(_LOOK_S, left_s)))
+            seen = {name: since(before[name], release.server.stats(name)) for name in names}
+            passage = _judge(seen[release.name], seen[release.next_name], hold, last=left_s <= _LOOK_S)
+            progress.step(passage.why)
+            if passage.outcome == "failed" or left_s <= _LOOK_S:
+                return passage
+
+
+def _judge(current: Mapping[str, Any], candidate: Mapping[str, Any], hold: Hold, *, last: bool) -> Passage:
+    total = candidate["answered"] + candidate["failed"]
+    share, other = _failed(candidate), _failed(current)
+    mean_us = candidate["server_us"]
+    late = [str(j) for j in hold.slo.judge({"avg_us": mean_us}) if j.answer == "not met"] if mean_us else []
+    mean = f", {mean_us / 1e3:.2f} ms in the server" if mean_us else ""
+    why = f"{total} requests, {candidate['failed']} failed{mean}"
+    evidence = {"candidate": dict(candidate), "current": dict(current)}
+    if last and total < _FEWEST:
+        wanted = f"{_FEWEST} are needed: does a client follow the split file? Or hold it longer"
+        return Passage("hold", "failed", f"only {total} requests reached the candidate; {wanted}", evidence)
+    if total >= _FEWEST and share > other + _MOST_FAILED:
+        return Passage("hold", "failed", f"{why}, beside it {other:.2%}", evidence)
+    if total >= _FEWEST and late:
+        return Passage("hold", "failed", f"{why}; {'; '.join(late)}", evidence)
+    return Passage("hold", "passed", why, evidence)
+
+
+def _failed(seen: Mapping[str, Any]) -> float:
+    total = seen["answered"] + seen["failed"]
+    return seen["failed"] / total if total else 0.0
