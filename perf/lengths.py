@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from tooling.errors import MissingError, UsageError, install_extra
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
     from tooling.signature.spec import ModelSignature
 
 _SENTENCES = Path(__file__).with_name("data") / "sentences.txt"
@@ -28,7 +30,12 @@ def sentence_lengths(tokenizer_dir: Path) -> tuple[int, ...]:
 
 
 def token_lengths(texts: Sequence[str], tokenizer_dir: Path) -> tuple[int, ...]:
-    """Lengths in tokens, special ones included, of texts with the tokenizer in `tokenizer_dir`.
+    """Lengths in tokens, special ones included, of texts with the tokenizer in a directory (see `read_tokenizer`)."""
+    return tuple(len(encoding.ids) for encoding in read_tokenizer(tokenizer_dir).encode_batch(list(texts)))
+
+
+def read_tokenizer(tokenizer_dir: Path) -> Tokenizer:
+    """The tokenizer of a directory, which pads nothing and cuts nothing off.
 
     Raises UsageError without a readable tokenizer.json, MissingError without the `tokenizers` library.
     """
@@ -51,7 +58,7 @@ def token_lengths(texts: Sequence[str], tokenizer_dir: Path) -> tuple[int, ...]:
         raise UsageError("the tokenizer cannot be read", where=file, got=error, hint="export the model again") from None
     tokenizer.no_padding()  # all-MiniLM-L6-v2's file pads every text to 128 tokens
     tokenizer.no_truncation()
-    return tuple(len(encoding.ids) for encoding in tokenizer.encode_batch(list(texts)))
+    return tokenizer
 
 
 def fit_to_model(lengths: tuple[int, ...], model_dir: Path, *, asked: bool) -> tuple[int, ...]:

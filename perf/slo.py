@@ -38,10 +38,13 @@ METRICS: Mapping[str, Metric] = {
     "tokens_per_s": Metric("tokens_per_s", "rate", "higher"),
     "cost_per_million": Metric("cost_per_million", "number", "lower"),
     "cosine": Metric("cosine", "share", "higher"),
+    "token_agreement": Metric("token_agreement", "share", "higher"),
+    "exact_answers": Metric("exact_answers", "share", "higher"),
+    "perplexity_ratio": Metric("perplexity_ratio", "number", "lower"),
 }
 """Every metric by the word users write: requests a second, latencies of whole requests, of the first token (`ttft`)
-and between tokens (`itl`; without a percentile their mean), tokens a second, money for a million requests, and the
-cosine of an export's outputs with those of its source."""
+and between tokens (`itl`; without a percentile their mean), tokens a second, money for a million requests, the cosine
+of an export's outputs with those of its source, and how far a language model's answers agree with recorded ones."""
 
 PRESETS: Mapping[str, tuple[str, ...]] = {"interactive": ("p99<=100ms", "throughput"), "batch": ("throughput",)}
 """Terms by the name of the use they stand for."""

@@ -100,6 +100,10 @@ class TritonHttp:
         path = f"/v2/models/{quote(name)}/trace/setting"
         return dict(self._call("GET" if settings is None else "POST", path, settings))
 
+    def generate(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The one answer of a model to values by the names of its inputs; outputs by name, texts as texts."""
+        return dict(self._call("POST", f"/v2/models/{quote(name)}/generate", body))
+
     def _call(self, method: str, path: str, body: object = None) -> Any:
         host, _, port = self._url.rpartition(":")
         connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=self._timeout_s)
