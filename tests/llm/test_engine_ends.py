@@ -1,0 +1,123 @@
+"""However the engine or its server ends, its clients are told, and no process is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tooling.errors import ExternalError
+from tooling.server import EmbeddedServer
+from tooling.server.supervisor import children_of
+
+pytestmark = pytest.mark.llm
+
+
+def descendants(pid: int) -> dict[int, bytes]:
+    """Command lines of all processes below one, its own left out."""
+    found: dict[int, bytes] = {}
+    for child in children_of(pid):
+        with suppress(OSError):
+            found[child] = Path(f"/proc/{child}/cmdline").read_bytes()
+        found |= descendants(child)
+    return found
+
+
+def engine_of(server: EmbeddedServer) -> int:
+    (engine,) = [pid for pid, line in descendants(server.pid).items() if b"EngineCore" in line]
+    return engine
+
+
+def stub_of(server: EmbeddedServer) -> int:
+    (stub,) = children_of(server.pid)
+    return stub
+
+
+def gone(pid: int, seconds: float = 5) -> bool:
+    deadline = time.monotonic() + seconds
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not Path(f"/proc/{pid}").exists()
+
+
+def long_streams(client: Any, count: int = 3) -> None:
+    names = [client.ask(f"long {number}", max_tokens=480, ignore_eos=True) for number in range(count)]
+    client.wait(*names, first=True)
+
+
+def test_a_killed_engine_is_told_and_can_be_loaded_again(
+    start: Callable[..., EmbeddedServer], add_llm: Callable[..., Path], connect: Callable[..., Any], tmp_path: Path
+) -> None:
+    add_llm(tmp_path, "llama")
+    with start(tmp_path) as server:
+        server.load("llama")
+        client, engine, stub = connect(server), engine_of(server), stub_of(server)
+        long_streams(client)
+        os.kill(engine, signal.SIGKILL)
+        assert all("the vLLM engine died while it generated: it was killed" in one.error for one in client.wait())
+        late = connect(server)
+        late.ask("too late", max_tokens=1)
+        assert "has died, unload the model and load it again: it was killed" in late.wait()[0].error
+        client.close()
+        late.close()
+        server.unload("llama")
+        server.load("llama")
+        assert gone(stub)
+        assert engine_of(server) != engine
+        after = connect(server)
+        after.ask("after", max_tokens=2, ignore_eos=True)
+        assert after.wait()[0].tokens == 2
+
+
+def test_an_engine_ends_with_its_stub(
+    start: Callable[..., EmbeddedServer], add_llm: Callable[..., Path], connect: Callable[..., Any], tmp_path: Path
+) -> None:
+    add_llm(tmp_path, "llama")
+    with start(tmp_path) as server:
+        server.load("llama")
+        engine = engine_of(server)
+        long_streams(connect(server))
+        os.kill(stub_of(server), signal.SIGKILL)
+        assert gone(engine)
+
+
+@pytest.mark.parametrize("whom", ["server", "supervisor"])
+def test_killing_the_server_while_it_generates(
+    start: Callable[..., EmbeddedServer],
+    add_llm: Callable[..., Path],
+    connect: Callable[..., Any],
+    tmp_path: Path,
+    whom: str,
+) -> None:
+    """The engine goes with it; that nothing else of the run is left is checked where `start` ends."""
+    add_llm(tmp_path, "llama")
+    with start(tmp_path) as server:
+        server.load("llama")
+        long_streams(connect(server))
+        engine = engine_of(server)
+        supervisor = int(Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(server.pid if whom == "server" else supervisor, signal.SIGKILL)
+        assert gone(engine)
+        with pytest.raises(ExternalError, match=r"was killed by SIGKILL|supervisor process was killed"):
+            server.load("llama")
+
+
+def test_stopping_the_server_while_it_generates(
+    start: Callable[..., EmbeddedServer],
+    add_llm: Callable[..., Path],
+    connect: Callable[..., Any],
+    left: Any,
+    tmp_path: Path,
+) -> None:
+    add_llm(tmp_path, "llama")
+    with start(tmp_path) as server:
+        server.load("llama")
+        long_streams(connect(server))
+        server.stop()
+    assert left.of(server.run_id) == []
