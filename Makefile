@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := cpu,export,minilm,tune,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-llm quickstart test test-fast test-long test-llm gpu matrix fuzz lint format bench clean
+.PHONY: help setup setup-llm quickstart test test-fast test-long test-llm gpu matrix fuzz lint format bench bench-peers clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -67,6 +67,11 @@ format: $(STAMP) ## Format the code
 bench: setup ## Run the benchmarks (see benchmarks/README.md)
 	$(BIN)/python benchmarks/costs.py
 	$(BIN)/python benchmarks/backend_overhead.py
+
+bench-peers: setup ## Compare the tuner with Model Analyzer, which it installs into an environment of its own (half an hour)
+	$(BIN)/tritune quickstart
+	$(BIN)/python benchmarks/peers.py quickstart/model_repository .tritune/bench-peers
+	$(BIN)/python benchmarks/peers.py quickstart/model_repository .tritune/bench-peers --scenario loose
 
 clean: ## Remove build and test caches (not the virtual environment)
 	rm -rf dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

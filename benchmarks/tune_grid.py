@@ -29,7 +29,7 @@ from perf.analyzer import find_perf_analyzer
 from perf.input_data import write_input_data
 from perf.lengths import fit_to_model, sentence_lengths
 from perf.measurement import Measurement
-from perf.slo import Slo
+from perf.slo import Slo, Term
 from perf.trial import together
 from perf.workload import Workload
 from tooling.config.knobs import Knobs, apply, describe, from_dict, read, to_dict
@@ -50,6 +50,10 @@ class Scenario:
 
     workload: Workload
     slo: str
+
+    @property
+    def limits(self) -> tuple[Term, ...]:
+        return Slo.parse(self.slo).terms
 
     @property
     def options(self) -> list[str]:
@@ -111,6 +115,11 @@ class Machine:
         self._model_dir, self._scratch, self._names = model_dir, scratch, set[str]()
         self._server = stack.enter_context(EmbeddedServer(model_dir.parent, find_runtime()))
         self._analyzer = find_perf_analyzer(find_runtime())
+
+    @property
+    def data(self) -> Path:
+        """The file of requests."""
+        return self._data.path
 
     def load(self, knobs: Knobs, name: str) -> None:
         if name not in self._names:
