@@ -70,7 +70,8 @@ def main() -> None:
     (usual, same), *others = counts.most_common()
     for number, (other, count) in enumerate(others):
         sides = (words(usual), words(other))
-        verdict = ask("compare", *sides, "--model", model_dir, *asked, "--study", options.directory / f"compare-{number}")
+        study = options.directory / f"compare-{number}"
+        verdict = ask("compare", *sides, "--model", model_dir, *asked, "--study", study)
         said = verdict["compared"][0]["word"] or verdict["compared"][0]["failed"]
         same += count if str(said).startswith("tie") else 0
         print(f"{describe(other)} ({count}×) against {describe(usual)}: {said}")
