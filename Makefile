@@ -46,7 +46,7 @@ test-llm: setup-llm ## Run the tests with the real vLLM engine (10 minutes at mo
 	$(BIN)/pytest -q -m llm
 
 gpu: setup ## On a machine with a GPU: build engines, serve them with NVIDIA's image, `docker compose up`, sweep
-	$(BIN)/pytest -v -m gpu tests/engine/test_gpu.py tests/deploy/test_gpu.py
+	$(BIN)/pytest -v -m gpu tests/engine/test_gpu.py tests/deploy/test_gpu.py tests/perf/test_gpu.py
 
 matrix: setup ## Export, check and serve every architecture of tests/export/zoo.yaml (about 10 minutes)
 	$(BIN)/pytest -q tests/export/test_matrix.py
