@@ -14,13 +14,14 @@ from typing import Any
 from perf.ab import BASE, Comparison
 from perf.measurement import Measurement
 from perf.result import TuneResult, figures_of
+from perf.several import Several
 from perf.study import FILE_NAME, Record, measurement_of, read_study
 from perf.trial import Figures
 from tooling.console import table
 from tooling.errors import UsageError
 
 STUDIES = Path(".tritune") / "studies"
-_IDENTITY = ("candidate", "stage", "pair", "side", "attempt", "record")
+_IDENTITY = ("model", "candidate", "stage", "pair", "side", "attempt", "record")
 _FIGURES = (
     *("status", "throughput_rps", "avg_us", "p50_us", "p90_us", "p95_us", "p99_us", "requests", "mean_batch"),
     *("queue_us", "compute_input_us", "compute_infer_us", "compute_output_us", "foreign_cores", "started", "wall_s"),
@@ -58,7 +59,10 @@ class StudyFile:
         for record, point in self._runs():
             if record["record"] == "measurement" and point.ok:
                 points.setdefault(_setting_id(record), []).append(point)
-        found = ((name, Figures.of(runs)) for name, runs in sorted(points.items(), key=lambda item: item[0] != BASE))
+        found = (
+            (name, Figures.of(runs))
+            for name, runs in sorted(points.items(), key=lambda item: not item[0].endswith(BASE))
+        )
         return [Setting(name, self._label(name), figures) for name, figures in found if figures]
 
     def frontier(self) -> list[Setting]:
@@ -79,14 +83,15 @@ class StudyFile:
         sides = self.header.get("sides")
         return str(sides.get("A" if name == BASE else name, name)) if isinstance(sides, dict) else name
 
-    def _result(self) -> TuneResult | Comparison | None:
+    def _result(self) -> TuneResult | Comparison | Several | None:
         """The last answer; None while there is none."""
         record = next((r for r in reversed(self.records) if r["record"] == "result"), None)
         if record is None:
             return None
-        kind = Comparison if record.get("kind") == "compare" else TuneResult
+        kinds: dict[str | None, type[TuneResult | Comparison | Several]]
+        kinds = {"compare": Comparison, "several": Several, None: TuneResult}
         try:
-            return kind.from_dict(record["result"], self.directory)
+            return kinds[record.get("kind")].from_dict(record["result"], self.directory)
         except (LookupError, TypeError, ValueError, AttributeError, UsageError) as error:
             raise UsageError(
                 "the study is damaged: its result is not whole",
@@ -112,7 +117,8 @@ class StudyFile:
 
 
 def _setting_id(record: Record) -> str:
-    return BASE if record.get("side") == "A" else str(record.get("candidate"))
+    setting = BASE if record.get("side") == "A" else str(record.get("candidate"))
+    return f"{record['model']}: {setting}" if "model" in record else setting
 
 
 def _beats(one: Figures, other: Figures) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from perf.decision import decision, markdown
 from perf.forms import forms
+from perf.grid import Candidate
 from perf.operands import Base
 from perf.pipeline import front_of
 from perf.result import TuneResult, figures
@@ -44,6 +45,18 @@ def write_tuned_config(result: TuneResult, model_dir: Path, hardware: str, also:
     config = _tuned(result, form.config if form else read_config(model_dir))
     config.name = read_config(place).name
     write_atomic(path, render(config, evidence=_evidence(result, path, hardware)))
+    return path
+
+
+def write_settings(one: Candidate, model_dir: Path, hardware: str, evidence: Sequence[str]) -> Path:
+    """Write a setting to `configs/<hardware>.pbtxt` with what speaks for it; returns the path.
+
+    Raises UsageError when the file holds edits.
+    """
+    path = config_path(model_dir, hardware)
+    require_ours(path)
+    config = apply(one.knobs, one_group(read_config(model_dir)))
+    write_atomic(path, render(config, evidence=[f"Measured on {hardware}.", *evidence]))
     return path
 
 

@@ -9,6 +9,7 @@ import typer
 
 from tooling.cli.app import console_of
 from tooling.cli.options import CLIENTS, MOST, WORKLOAD_HELP, counts, duration_us, grid_of, workload_of
+from tooling.cli.tune_several import several
 from tooling.console import Console
 from tooling.errors import UsageError
 
@@ -29,9 +30,10 @@ def attach(app: typer.Typer) -> None:
 
 def tune(
     context: typer.Context,
-    model: Path = typer.Argument(
-        metavar="MODEL_DIR",
-        help="A model directory REPO/NAME with its config.pbtxt; of an ensemble its largest ONNX model is tuned.",
+    models: list[Path] = typer.Argument(
+        metavar="MODEL_DIR…",
+        help="A model directory REPO/NAME with its config.pbtxt; of an ensemble its largest ONNX model is tuned. "
+        "Several of one repository are tuned under the traffic of all.",
     ),
     concurrency: int | None = typer.Option(
         None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."
@@ -54,7 +56,8 @@ def tune(
     budget: str = typer.Option(
         "",
         metavar="TIME|N",
-        help="Start nothing new beyond this time, or N measured points [90s; 3m with a latency; 30s more a FORM].",
+        help="Start nothing new beyond this time, or N measured points [90s; 3m with a latency; as much again a model, "
+        "30s more a FORM].",
     ),
     for_rate: float | None = typer.Option(
         None, min=0.001, metavar="R", help="Say how many such servers answer R requests a second."
@@ -71,6 +74,9 @@ def tune(
         metavar="FORM",
         help="Try another form of the model with the setting found: a model directory (another precision or backend), "
         "a config file, or settings such as parameters[execution_mode]=1. Repeat it for several.",
+    ),
+    weight: list[str] = typer.Option(
+        [], metavar="NAME=W", help="Of several models: how much the gain of one counts [1]."
     ),
     direct: bool = typer.Option(False, "--direct", help="Search by measurement alone, without the simulator."),
     study: Path | None = typer.Option(None, help="Directory of the study; resumed if it is there."),
@@ -94,6 +100,9 @@ def tune(
     from perf.tune_request import TuneRequest
 
     console = console_of(context)
+    model = models[0]
+    if weight and len(models) == 1:
+        raise UsageError("there is only one model", where="--weight", got=", ".join(weight))
     if input_data and lengths:
         raise UsageError("--input-data and --lengths exclude each other", hint="the requests have their lengths")
     grid = grid_of(instances, threads, delay, max_batch_size)
@@ -110,7 +119,7 @@ def tune(
         traffic,
         wanted,
         grid,
-        budget=_budget(budget, wanted, len(also)),
+        budget=_budget(budget, wanted, len(also), len(models)),
         study_dir=study,
         tokenizer_dir=tokenizer,
         vocab_size=vocab_size,
@@ -119,6 +128,18 @@ def tune(
         wanted=Wanted(for_rate, price_per_hour),
         also=tuple(also),
     )
+    if len(models) > 1:
+        for_one: dict[str, object] = {
+            "--url": url,
+            "--report": report,
+            "--also": also,
+            "--from-model-analyzer": from_model_analyzer,
+        }
+        for_one |= {"--input-data": input_data, "--for-rate": for_rate, "--price-per-hour": price_per_hour}
+        if strange := [name for name, value in for_one.items() if value]:
+            raise UsageError("this is for one model", where=strange[0], got=f"{len(models)} models")
+        several(request, models, weight, console, apply=apply)
+        return
     running = _running(url, model, reconfigure=allow_reconfigure) if url else None
     result, files = run(request, console, apply=apply, report=report, owner=owner, running=running)
     console.result({**result.to_dict(), **files}, f"{result.text()}\n\n{paths(files)}")
@@ -150,7 +171,7 @@ def _slo(words: str, objective: str | None, max_p99: str, *, by_rate: bool) -> S
     return Slo.parse(terms, "--slo" if words else "--objective")
 
 
-def _budget(text: str, slo: Slo, forms: int) -> Budget:
+def _budget(text: str, slo: Slo, forms: int, models: int) -> Budget:
     """A time, or a number of points. A latency needs longer runs than throughput does, other forms their own."""
     from perf.search import COMPARISON_S, Budget
 
@@ -158,7 +179,7 @@ def _budget(text: str, slo: Slo, forms: int) -> Budget:
         return Budget(points=counts("--budget", text, least=2)[0])
     quick = slo.objective.metric == "throughput" and not any(term.metric != "throughput" for term in slo.terms)
     if not text:
-        return Budget((90 if quick else 180) + COMPARISON_S * forms)
+        return Budget((90 if quick else 180) * models + COMPARISON_S * forms)
     return Budget(duration_us("--budget", text) / 1e6)
 
 
