@@ -101,6 +101,18 @@ def test_an_edited_model_json_is_not_lost(make_model, run_cli, tmp_path: Path) -
     assert run_cli(*asked, "--force").code == 0
 
 
+def test_check_and_diff_look_at_the_engine_too(make_model, run_cli, tmp_path: Path) -> None:
+    folder = tmp_path / "repository" / "llm"
+    asked = ["gen-config", folder, "--llm", make_model(), *CONTEXT]
+    missing = run_cli(*asked, "--check")
+    assert (missing.code, missing.out.count("missing")) == (1, 3)
+    assert run_cli(*asked).code == 0
+    same = run_cli(*asked, "--check")
+    assert (same.code, same.out.strip()) == (0, f"{folder / 'config.pbtxt'}: as generated")
+    changed = run_cli(*asked, "--streams", "8", "--diff")
+    assert (changed.code, '+  "max_num_seqs": 8,' in changed.out) == (1, True)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -116,6 +128,7 @@ def test_an_edited_model_json_is_not_lost(make_model, run_cli, tmp_path: Path) -
         (["--gpu-memory", "80"], "not a size"),
         (["--gpu-memory", "1MiB"], "no GPU is so small"),
         (["--low-latency", "llm"], "both models have one name"),
+        (["--low-latency", "../urgent"], "not a usable model name"),
     ],
 )
 def test_what_is_wrong_is_told(make_model, run_cli, tmp_path: Path, options: list[str], said: str) -> None:

@@ -46,6 +46,14 @@ def test_older_names_of_figures(make_model) -> None:
     assert (facts.hidden, facts.heads, facts.kv_heads, facts.layers, facts.head_size) == (768, 12, 12, 12, 64)
 
 
+def test_figures_of_other_types_are_no_figures(make_model) -> None:
+    """Each is left out, or told; none makes the arithmetic fall over."""
+    assert read_facts(make_model(architectures=-1)).architecture == "An unnamed model"
+    for figures in ({"hidden_size": "4096"}, {"num_hidden_layers": True}, {"vocab_size": -1}):
+        with pytest.raises(UsageError, match="no decoder"):
+            read_facts(make_model(str(figures).strip("{}"), **figures))
+
+
 def test_weights_are_those_of_the_index(make_model) -> None:
     folder = make_model(weights=3000)
     (folder / "consolidated.safetensors").write_bytes(bytes(9000))

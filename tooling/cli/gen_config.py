@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,17 +9,16 @@ import typer
 
 from tooling.cli import config_options
 from tooling.cli.app import console_of
-from tooling.cli.config_draft import Ask, Draft, Present, make_draft
+from tooling.cli.config_answer import answer
+from tooling.cli.config_draft import Ask, Present, make_draft
 from tooling.cli.config_source import Source, from_file, from_models, from_server, from_template
 from tooling.cli.llm_source import Form, LlmAsk, from_llm
 from tooling.cli.options import duration_us
-from tooling.console import Console
 from tooling.errors import UsageError
 
 if TYPE_CHECKING:
     from tooling.config.changes import Changes
     from tooling.config.fed import Fed
-    from tooling.config.proto import ModelConfig
 
 _Backend = Literal["onnxruntime", "tensorrt", "pytorch", "openvino", "python", "vllm", "tensorrtllm"]
 _Kind = Literal["auto", "cpu", "gpu", "model"]
@@ -191,7 +189,7 @@ def gen_config(
     draft = make_draft(source, ask, present, console, portable=portable)
     for line in dict.fromkeys(draft.advice):
         console.warning(line)
-    _answer(console, mode, None if shown else path, draft, force=force)
+    answer(console, mode, None if shown else path, draft, force=force)
 
 
 def _changes(file: Path | None, knobs: dict[str, Any], assignments: list[str], fed: Fed) -> Changes:
@@ -315,79 +313,3 @@ def _target(source: Source, name: str | None, hardware: str | None, output: Path
             hint="leave --name out, or rename the directory",
         )
     return config_path(source.model_dir, hardware_name() if hardware == "auto" else hardware)
-
-
-def _summary(config: ModelConfig) -> tuple[dict[str, Any] | None, str]:
-    """The knobs as JSON, where they can say it, and the config in one line."""
-    from tooling.config.knobs import describe, read, to_dict
-
-    if config.platform == "ensemble":
-        return None, f"ensemble of {len(config.ensemble_scheduling.step)} models, batch ≤ {config.max_batch_size}"
-    if len(config.instance_group) > 1:
-        return None, f"{len(config.instance_group)} instance groups, batch ≤ {config.max_batch_size}"
-    knobs = read(config)
-    return to_dict(knobs), describe(knobs)
-
-
-def _answer(console: Console, mode: str, path: Path | None, draft: Draft, *, force: bool) -> None:
-    if mode == "client-sample":
-        from tooling.config.samples import client_sample
-
-        text = client_sample(draft.config)
-        console.result({"client": text}, text)
-        return
-    knobs, summary = _summary(draft.config)
-    data = {
-        "path": path and str(path),
-        "config": _shown(draft.text),
-        "edited": draft.edited,
-        "knobs": knobs,
-        "files": [str(file) for file in draft.files],
-        "commands": list(draft.commands),
-    }
-    if path is None:
-        console.result(data, _shown(draft.text))
-    elif mode == "write":
-        changed = _write(path, draft, force=force)
-        verb = "unchanged" if not changed else "edited" if draft.edited else "wrote"
-        console.result({**data, "changed": changed}, "\n".join([f"{verb} {path}: {summary}", *draft.commands]))
-    else:
-        _compare(console, mode, path, draft, data)
-
-
-def _shown(text: str) -> str:
-    """A config's text for a terminal: bytes that are no UTF-8, which comments may hold, are replaced."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def _write(path: Path, draft: Draft, *, force: bool) -> bool:
-    """Write the config, and first the files it names; whether anything changed."""
-    from tooling.repository import guard_overwrite, read_text, write_atomic
-
-    text = draft.text
-    if not (force or draft.edited):
-        guard_overwrite(path, text)
-    changed = False
-    for file, content in draft.files.items():
-        if not file.exists() or file.read_bytes() != content:
-            write_atomic(file, content)
-            changed = True
-    if not path.exists() or read_text(path) != text:
-        write_atomic(path, text.encode("utf-8", "surrogateescape"))
-        changed = True
-    return changed
-
-
-def _compare(console: Console, mode: str, path: Path, draft: Draft, data: dict[str, Any]) -> None:
-    """Show how the file differs from the text; exit code 1 when it does."""
-    from tooling.repository import read_text
-
-    present, word = read_text(path) if path.exists() else "", "edited" if draft.edited else "generated"
-    same = present == draft.text
-    changes = difflib.unified_diff(present.splitlines(True), draft.text.splitlines(True), str(path), word)
-    difference = _shown("".join(changes))
-    wanted = "as asked" if draft.edited else "as generated"
-    verdict = f"{path}: {wanted if same else f'not {wanted} (see --diff)' if present else 'missing'}"
-    console.result({**data, "changed": not same, "diff": difference}, difference if mode == "diff" else verdict)
-    if not same:
-        raise typer.Exit(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -147,9 +147,7 @@ def _vllm_source(
     files: dict[Path, bytes] = {}
     if ask.low_latency:
         wants, quick, gpu = set_apart(facts, wants)
-        beside = model_dir.with_name(ask.low_latency)
-        if beside == model_dir:
-            raise UsageError("both models have one name", where="--low-latency", got=f"`{ask.low_latency}`")
+        beside = _beside(model_dir, ask.low_latency)
         files |= _engine_files(beside, make_plan(facts, quick), own, release, force=force)
         files |= _config_file(beside, gpu, force=force)
     plan = make_plan(facts, wants)
@@ -163,6 +161,18 @@ def _vllm_source(
         notes=plan.notes,
         commands=(serving(model_dir.parent, str(own.get("model", facts.path)), image_of(release, "vllm-python-py3")),),
     )
+
+
+def _beside(model_dir: Path, name: str) -> Path:
+    """The directory of a second model. Raises UsageError for a name that no model can have, and for the first's."""
+    from tooling.config.names import name_problem
+
+    problem = name_problem(name)
+    if problem:
+        raise UsageError(problems=[replace(problem, where="--low-latency")])
+    if name == model_dir.name:
+        raise UsageError("both models have one name", where="--low-latency", got=f"`{name}`")
+    return model_dir.with_name(name)
 
 
 def _engine_files(

@@ -86,7 +86,7 @@ def read_facts(folder: Path) -> ModelFacts:
     quantization = merged.get("quantization_config")
     found = ModelFacts(
         folder,
-        next(iter(config.get("architectures") or ["an unnamed model"])),
+        _named(config.get("architectures")),
         layers,
         full or layers,
         hidden,
@@ -124,6 +124,10 @@ def _config(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UsageError("not a model's config", where=path, got=type(content).__name__, expected="a JSON object")
     return content
+
+
+def _named(architectures: object) -> str:
+    return str(architectures[0]) if isinstance(architectures, list) and architectures else "An unnamed model"
 
 
 def _number(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
