@@ -12,26 +12,26 @@ done is kept in DIRECTORY; the same command goes on from there.
 from __future__ import annotations
 
 import argparse
-import csv
-import re
+import json
 import shutil
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import yaml
+from google.protobuf.json_format import ParseDict
 from tune_grid import ROUNDS, SCENARIOS, Machine, Piece, Scenario, tune
 
 from perf.analyzer import find_perf_analyzer
 from perf.measurement import Measurement
 from perf.trial import together
 from tooling.config.knobs import Knobs, describe, from_dict, read, to_dict
-from tooling.config.render import parse
-from tooling.repository import read_config
+from tooling.config.proto import pb
 from tooling.runtime import find_runtime
 from tooling.server import EmbeddedServer
 
@@ -66,7 +66,7 @@ def peer(piece: Piece, model_dir: Path, scenario: Scenario, mode: str, directory
     for old in (out, export, checkpoints):
         shutil.rmtree(old, ignore_errors=True)
     limits = [term for term in scenario.limits if term.metric == "p99"]
-    asked: dict[str, Any] = {"perf_analyzer_flags": {"input-data": str(data)}}
+    asked: dict[str, Any] = {"cpu_only": True, "perf_analyzer_flags": {"input-data": str(data)}}
     if limits:
         asked["constraints"] = {"perf_latency_p99": {"max": int(limits[0].limit / 1e3)}}
     with EmbeddedServer(model_dir.parent, find_runtime()) as server:
@@ -93,38 +93,35 @@ def peer(piece: Piece, model_dir: Path, scenario: Scenario, mode: str, directory
         )
         wall_s = time.monotonic() - begin
     (directory / f"{mode}.log").write_text(done.stdout + done.stderr)
+    measured = list(_measured(checkpoints, model_dir.name))
     piece.keep(
         {
             "kind": mode,
             "wall_s": wall_s,
             "runs": len((directory / "calls").read_text().split()),
-            "points": _profiled(done.stdout),
-            "knobs": _best(export, out, model_dir, limits[0].limit / 1e3 if limits else None),
+            "points": len(measured),
+            "knobs": _best(measured, limits[0].limit / 1e3 if limits else None),
         }
     )
 
 
-def _profiled(text: str) -> int:
-    """Settings under a number of clients that it measured."""
-    return len(re.findall(r"Profiling \S+: .*concurrency=", text))
+def _measured(checkpoints: Path, name: str) -> Iterator[tuple[dict[str, Any], dict[str, float]]]:
+    """What stands in its last checkpoint: the config of each variant, and the figures of each measurement of it."""
+    last = max(checkpoints.glob("*.ckpt"), key=lambda path: int(path.stem))
+    for config, runs in json.loads(last.read_text())["ResultManager.results"]["_results"][name].values():
+        model = config["_model_run_configs"][0]["_model_config_variant"]["model_config"]
+        for run in runs.values():
+            (one,) = run["_model_config_measurements"]
+            yield model, {tag: value["_value"] for tag, value in one["_non_gpu_data"]}
 
 
-def _best(export: Path, variants: Path, model_dir: Path, limit_ms: float | None) -> dict[str, Any] | None:
-    """The knobs of the variant with the most throughput that keeps the limit."""
-    rows = []
-    for file in export.rglob("metrics-model-inference.csv"):
-        with file.open(newline="") as lines:
-            rows += list(csv.DictReader(lines))
-    able = [row for row in rows if limit_ms is None or float(_field(row, "p99")) <= limit_ms]
+def _best(measured: Sequence[tuple[dict[str, Any], dict[str, float]]], limit_ms: float | None) -> dict[str, Any] | None:
+    """The knobs of the variant with the most throughput that keeps the limit, whatever the number of its clients."""
+    able = [pair for pair in measured if limit_ms is None or pair[1]["perf_latency_p99"] <= limit_ms]
     if not able:
         return None
-    name = Path(_field(max(able, key=lambda row: float(_field(row, "Throughput"))), "Model Config Path")).name
-    path = variants / name / "config.pbtxt"
-    return to_dict(read(parse(path.read_text(), str(path)) if path.exists() else read_config(model_dir)))
-
-
-def _field(row: dict[str, str], words: str) -> str:
-    return next(value for name, value in row.items() if words.lower() in name.lower())
+    config, _ = max(able, key=lambda pair: pair[1]["perf_throughput"])
+    return to_dict(read(ParseDict(config, pb().ModelConfig())))
 
 
 def measure_rounds(piece: Piece, machine: Machine, sides: dict[str, Knobs]) -> None:
