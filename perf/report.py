@@ -12,7 +12,8 @@ from perf.charts import Ratio, RatioChart, ratio_chart
 from perf.compare import ALPHA, LOOKS, TIE_MARGIN
 from perf.exhibits import exhibits
 from perf.result import TuneResult, figures
-from perf.study import FILE_NAME, Record, read_study
+from perf.studies import StudyFile
+from perf.study import FILE_NAME, Record
 from tooling.errors import UsageError
 from tooling.repository import write_atomic
 
@@ -22,17 +23,23 @@ def write_report(study: Path, path: Path) -> Path:
 
     Raises UsageError when the study is missing, damaged or not finished, or when `path` cannot be written.
     """
-    header, records = read_study(study)
-    last = next((r for r in reversed(records) if r["record"] == "result"), None)
-    if last is None:
+    file = StudyFile(study)
+    result = file.result
+    if result is None:
         raise UsageError(
             "the study is not finished",
             where=study,
-            got=f"{len(records)} records and no result",
-            hint="run the same `tritune tune` again: it goes on where it stopped",
+            got=f"{len(file.records)} records and no result",
+            hint="run the same command again: it goes on where it stopped",
         )
-    result = TuneResult.from_dict(last["result"], study)
-    write_atomic(path, _page(header, records, result, path))
+    if not isinstance(result, TuneResult):
+        raise UsageError(
+            "there is a report on the tuning of one model only",
+            where=study,
+            got=f"a study of `{file.header.get('command')}`",
+            hint="`tritune study show` says what came out",
+        )
+    write_atomic(path, _page(file.header, file.records, result, path))
     return path
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from perf.ab import Comparison
 from perf.charts import Ratio, ratio_chart
 from perf.compare import Verdict
 from perf.findings import Wanted, findings
@@ -245,3 +246,23 @@ def test_a_browser_shows_it_without_scrolling_sideways(guided_study: Path, width
     shown = subprocess.run([chromium, *argv, path.as_uri()], capture_output=True, text=True, timeout=120).stdout
     wide, window = re.search(r"<title>(\d+),(\d+)</title>", shown).groups()  # type: ignore[union-attr]
     assert int(wide) <= int(window)
+
+
+def test_the_command_writes_it(study: Path, tmp_path: Path, run_cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".tritune" / "studies").mkdir(parents=True)
+    study.rename(tmp_path / ".tritune" / "studies" / "newest")
+    monkeypatch.chdir(tmp_path)
+    done = run_cli("report", "--json")
+    assert done.code == 0, done.err
+    assert done.json["data"]["report"] == str(tmp_path / "report.html") and (tmp_path / "report.html").stat().st_size
+    assert run_cli("report", "-o", tmp_path / "no" / "such" / "report.html").code in (0, 2)
+    nothing = run_cli("report", tmp_path / "nowhere")
+    assert (nothing.code, nothing.out) == (2, "") and "no study here" in nothing.err
+
+
+def test_a_comparison_has_no_report(tmp_path: Path, run_cli: Any) -> None:
+    with Study(tmp_path / "study", {"command": "compare"}) as study:
+        answer = Comparison("m", "8 clients", "highest throughput", "A", (), 0, 0, None, 2, 1.0, tmp_path)
+        study.append({"record": "result", "kind": "compare", "result": answer.to_dict()})
+    done = run_cli("report", tmp_path / "study", "-o", tmp_path / "report.html")
+    assert done.code == 2 and "a study of `compare`" in done.err and not (tmp_path / "report.html").exists()
