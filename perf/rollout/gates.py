@@ -85,6 +85,8 @@ class Gates:
         self._demands, self._analyzer, self._console = demands, analyzer, console
         self._base = Base(release.name, current.variant.config, release.model_dir)
         self._canary: Canary | None = None
+        if demands.canary:
+            self._requests()  # what is wrong with the file is told before anything is done
 
     def run(self, gates: Sequence[str] = GATES) -> list[Passage]:
         """Pass them in order; the first that fails is the last."""

@@ -60,9 +60,10 @@ class State:
 
 class Ledger:
     """The log, opened by the one process that may change the model; a context manager. Entering raises UsageError while
-    another process holds it, or for a log that is damaged."""
+    another process holds it, or for a log that is damaged. Without `lock` it is only for notes that change nothing."""
 
-    def __init__(self, model_dir: Path) -> None:
+    def __init__(self, model_dir: Path, *, lock: bool = True) -> None:
+        self._lock = lock
         self.folder = model_dir / FOLDER
         self.path = self.folder / FILE_NAME
         self.entries: list[Entry] = []
@@ -73,7 +74,8 @@ class Ledger:
             self.folder.mkdir(exist_ok=True)
             self._file = self.path.open("a+b", buffering=0)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self._lock:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.entries = read(self.path)
         except BlockingIOError as error:
             self._file.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perf.operands import CURRENT, Base, Side, sides
+from perf.rollout.canary import CANARY_FILE
 from perf.rollout.gates import GATES, Demands, Gates, Passage
 from perf.rollout.ledger import FOLDER, Entry, Ledger
 from perf.rollout.release import Release
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from perf.analyzer import PerfAnalyzer
     from tooling.console import Console
 
-CANARY_FILE = "canary.json"
 WHOLE = 100.0
 _AGAIN = ("parity", "slo")
 """Gates that are passed again before a trial is widened."""
@@ -111,7 +111,7 @@ def open_release(model_dir: Path, url: str, config_name: str | None) -> Release:
         raise UsageError("not a model directory", where=model_dir, expected="REPO/NAME of the served repository")
     server = RunningServer(url)
     server.identity()
-    server.require_control()
+    server.require_control("server not in explicit mode: it loads no new version while it runs", "")
     return Release(model_dir, server, config_name)
 
 

@@ -149,3 +149,29 @@ class Traffic:
 @pytest.fixture
 def traffic() -> type[Traffic]:
     return Traffic
+
+
+@pytest.fixture
+def curve_file(tmp_path: Path) -> Path:
+    """A service curve on disk: an execution takes 2 ms and 20 µs for each token of its rows."""
+    from perf.curve import Batch, CurveRun, ServiceCurve, write_curve
+
+    def run(rows: int, length: int) -> CurveRun:
+        us = 2_000.0 + 20 * rows * length
+        return CurveRun(
+            threads=2,
+            instances=1,
+            clients=1,
+            rows=rows,
+            lengths=(length,),
+            sent_us=tuple(n * us for n in range(8)),
+            latency_us=(us,) * 8,
+            batches=(Batch(rows=rows, executions=8, compute_us=us),),
+        )
+
+    runs = tuple(run(rows, length) for rows in (1, 8) for length in (16, 128))
+    facts: dict[str, Any] = {"tool": {}, "server": {}, "host": {"cores": 2, "cpu": "a"}, "model": {"name": "enc"}}
+    path = tmp_path / "measured.json"
+    curve = ServiceCurve(**facts, started="2026-01-01", wall_s=1.0, lengths=(16, 128), runs=runs)
+    write_curve(curve, path)
+    return path

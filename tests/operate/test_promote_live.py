@@ -43,13 +43,10 @@ def test_a_version_goes_in_and_out_and_no_request_fails(
         assert back.json["data"]["seconds"] < 5
         assert (model / "config.pbtxt").read_text() == config_before
         assert [entry.name for entry in model.iterdir() if entry.name.isdecimal()] == ["1"]
-
-        again = run_cli("promote", model, candidate, "--url", server.http_url, *FAST, "--json")
-        assert again.json["data"]["serves"] == [3], "a number is never used twice"
     assert clients.failed == []
     assert clients.wrong == []
-    assert set(clients.seen) == {("scale", "1"), ("scale", "2"), ("scale", "3")}
-    assert steps(model)[-1] == "promoted"
+    assert set(clients.seen) == {("scale", "1"), ("scale", "2")}
+    assert steps(model)[-2:] == ["promoted", "rolled back"]
 
 
 def refused(run_cli: Any, model: Path, candidate: object, server: Any, *options: object) -> dict[str, Any]:
@@ -94,6 +91,7 @@ def test_what_triton_would_refuse_and_wrong_numbers_are_stopped_while_the_old_on
     assert set(clients.seen) == {("scale", "1")}
 
 
+@pytest.mark.long
 def test_the_canary_file_has_the_last_word_on_numbers(
     tmp_path: Path, scaled: Callable[..., Path], serving: Any, run_cli: Any
 ) -> None:
@@ -128,16 +126,16 @@ def test_a_slow_candidate_misses_the_slo(
 
 
 @pytest.mark.long
-def test_a_candidate_that_is_only_slower_in_bursts_is_stopped(
+def test_a_candidate_that_is_slower_only_in_bursts_is_stopped(
     tmp_path: Path, scripted: Callable[..., Path], serving: Any, run_cli: Any
 ) -> None:
-    """A batch takes the current one 5 ms; the candidate takes as long for each of its requests."""
-    model = scripted(tmp_path / "models", work="time.sleep(0.005)")
+    """A batch takes the current one 8 ms; the candidate takes 5 ms for each of its requests."""
+    model = scripted(tmp_path / "models", work="time.sleep(0.008)")
     serial = scripted(tmp_path / "serial", work="time.sleep(0.005 * len(requests))")
     with serving(model.parent, "scale") as server:
         gate = refused(run_cli, model, serial, server, "--concurrency", 1, "--slo", "p99<100ms", "--budget", "90s")
     assert gate["gate"] == "ab"
-    assert "under the workload: B1 against A: tie" in gate["why"]
+    assert "under the workload: B1 wins" in gate["why"]
     assert "in bursts: A wins" in gate["why"] or "in bursts: B1 failed: saturated" in gate["why"]
 
 
@@ -152,7 +150,7 @@ def test_ten_promotions_and_rollbacks_under_full_load_lose_nothing(
         for number in range(10):
             done = run_cli("promote", model, candidate, "--url", server.http_url, *FAST, "--json")
             assert done.code == 0, done.err
-            assert done.json["data"]["serves"] == [number + 2]
+            assert done.json["data"]["serves"] == [number + 2], "a number is never used twice"
             back = run_cli("rollback", model, "--url", server.http_url, "--json")
             assert back.code == 0, back.err
             slowest = max(slowest, back.json["data"]["seconds"])

@@ -1,4 +1,4 @@
-"""`tritune deploy compose` and `kubernetes`: the files that put a repository into service. Layer: cli."""
+"""`tritune deploy compose`, `kubernetes` and `split`: the files that put a repository into service. Layer: cli."""
 
 from __future__ import annotations
 
@@ -140,6 +140,26 @@ def kubernetes(
     )
     files = render_kubernetes(found, flags, served, options)
     _write(console, output, files, f"kubectl apply -k {output / 'overlays' / 'pvc'}", force=force)
+
+
+@app.command()
+def split(
+    context: typer.Context,
+    name: str = typer.Option(..., help="Of the objects that serve now; the new version's are NAME-next."),
+    percent: int = typer.Option(..., min=0, max=100, help="The share of the new version."),
+    output: Path = _OUTPUT,
+    force: bool = _FORCE,
+) -> None:
+    """Write weighted routes to two versions on Kubernetes, and the same share as KServe's canary."""
+    from tooling.deploy.split import render_split
+
+    _write(
+        console_of(context),
+        output,
+        render_split(name, percent),
+        f"kubectl apply -f {output / 'routes.yaml'}",
+        force=force,
+    )
 
 
 def _plan(

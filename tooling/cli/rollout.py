@@ -1,4 +1,5 @@
-"""`tritune promote` and `tritune rollback`: a new version of a served model, on evidence, and back. Layer: cli."""
+"""`tritune promote`, `rollback` and `drift`: a new version of a served model, back, and when to tune again. Layer:
+cli."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ MODEL_DIR = typer.Argument(..., metavar="MODEL_DIR", help="REPO/NAME in the repo
 def attach(app: typer.Typer) -> None:
     app.command()(promote)
     app.command()(rollback)
+    app.command()(drift)
 
 
 def promote(
@@ -64,10 +66,13 @@ def promote(
     from perf.slo import Slo
 
     _require_gates(skip)
+    limits = Slo.parse(slo, "--slo")
+    if slo and not limits.terms:
+        raise UsageError("there is no limit in it", where="--slo", got=", ".join(slo), expected="such as `p99<50ms`")
     traffic = workload_of(concurrency, request_rate, counts("--lengths", lengths), burst=burst, file=workload)
     demands = Demands(
         traffic,
-        Slo.parse(slo, "--slo"),
+        limits,
         canary,
         MAX_ERROR if max_error is None else max_error,
         duration_us("--budget", budget) / 1e6,
@@ -90,6 +95,37 @@ def rollback(context: typer.Context, model_dir: Path = MODEL_DIR, url: str = URL
 
     done = run(model_dir, url)
     console_of(context).result({**asdict(done), "log": str(done.log)}, done.text())
+
+
+def drift(
+    context: typer.Context,
+    model_dir: Path = MODEL_DIR,
+    url: str = URL,
+    watched: str = typer.Option("10s", "--for", metavar="TIME", help="How long the live traffic is watched."),
+    study: Path | None = typer.Option(None, metavar="DIR", help="The study that the config came from [its newest]."),
+    log: Path | None = typer.Option(
+        None, metavar="FILE", help="Recent requests: a .csv or .jsonl with lengths or texts, or a .txt of texts."
+    ),
+    canary: Path | None = typer.Option(
+        None, metavar="FILE", help="Requests with their answers. Default: those of the last promotion."
+    ),
+    max_error: float | None = typer.Option(None, min=0, max=1e6, help="How far an answer may be off [0.02]."),
+    tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),
+) -> None:
+    """Say whether a served model still is what it was tuned as: its answers, its load, the lengths of its requests.
+
+    Exit 1 when it has drifted; the verdict is written to the model's decision log.
+    """
+    from perf.rollout.drift import DriftRequest
+    from perf.rollout.drift import drift as look
+    from perf.rollout.gates import MAX_ERROR
+
+    limit = MAX_ERROR if max_error is None else max_error
+    seconds = duration_us("--for", watched) / 1e6
+    found = look(DriftRequest(model_dir, url, seconds, study, log, canary, limit, tokenizer))
+    console_of(context).result(found.to_dict(), found.text())
+    if found.drifted:
+        raise typer.Exit(1)
 
 
 def _analyzer() -> PerfAnalyzer:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from tooling.deploy.image import image_of
 from tooling.deploy.monitoring import MonitoringOptions, alerts
 from tooling.deploy.needs import Needs
 from tooling.deploy.objects import (
-    CONTROL_KEY,
     QUEUE_METRIC,
     KubernetesOptions,
     Object,
     autoscaler,
+    check_name,
     control_key,
     deployment,
     metadata,
@@ -26,9 +25,8 @@ from tooling.deploy.objects import (
 from tooling.deploy.store import check_bucket, is_s3
 from tooling.errors import UsageError
 from tooling.releases import Release
-from tooling.server.flags import ServerFlags
+from tooling.server.flags import CONTROL_KEY, ServerFlags
 
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")  # leaves room for suffixes below 63
 Place = Literal["pvc", "object-store", "image"]
 _Overlay = tuple[Mapping[str, Object], list[Object]]
 
@@ -69,9 +67,7 @@ def _variables(flags: ServerFlags, options: KubernetesOptions) -> list[Object]:
 
 
 def _check(options: KubernetesOptions) -> None:
-    if not _NAME.fullmatch(options.name):
-        expected = "lower-case letters, digits and -, at most 52, beginning and ending with a letter or digit"
-        raise UsageError("no name for Kubernetes", got=f"`{options.name}`", expected=expected, hint="give --name")
+    check_name(options.name)
     if not 1 <= options.replicas <= options.max_replicas:
         got = f"{options.replicas} replicas of at most {options.max_replicas}"
         raise UsageError("no such number of replicas", got=got, expected="1 or more, and not above the most")

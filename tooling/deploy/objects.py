@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tooling.errors import UsageError
+from tooling.server.flags import CONTROL_KEY
+
 Object = dict[str, Any]
-CONTROL_KEY: Final = "TRITON_CONTROL_KEY"
 QUEUE_METRIC: Final = "triton_queue_us_per_request"
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")  # leaves room for suffixes below 63
 _PORTS: Final = (("http", 8000), ("grpc", 8001), ("metrics", 8002))
 _USER: Final = 1000  # `triton-server` of NVIDIA's images
 _DRAIN_S: Final = 10  # until every load balancer has seen that the pod ends
@@ -36,6 +40,13 @@ class KubernetesOptions:
     image: str | None = None
     owner: str = "unowned"
     p99_us: int = 100_000
+
+
+def check_name(name: str) -> None:
+    """Raise UsageError for a name that Kubernetes would refuse."""
+    if not _NAME.fullmatch(name):
+        expected = "lower-case letters, digits and -, at most 52, beginning and ending with a letter or digit"
+        raise UsageError("no name for Kubernetes", got=f"`{name}`", expected=expected, hint="give --name")
 
 
 def metadata(name: str) -> Object:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 from typing import Any, Final
 from urllib.parse import quote
 
 from tooling.errors import MissingError, UsageError
+from tooling.server.flags import CONTROL_HEADER, CONTROL_KEY
 
 _ADDRESS: Final = re.compile(r"(?:http://)?([^\s/:@\[\]]+:\d{1,5}|\[[0-9A-Fa-f:.]+\]:\d{1,5})/?")
 
@@ -107,8 +109,10 @@ class TritonHttp:
     def _call(self, method: str, path: str, body: object = None) -> Any:
         host, _, port = self._url.rpartition(":")
         connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=self._timeout_s)
+        key = os.environ.get(CONTROL_KEY) if path.startswith("/v2/repository/") else None
         try:
-            connection.request(method, path, None if body is None else json.dumps(body))
+            headers = {CONTROL_HEADER: key} if key else {}
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
             response = connection.getresponse()
             text = response.read().decode(errors="replace")
         finally:

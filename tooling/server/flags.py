@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 _SMALLEST_CACHE: Final = 2**20
 _DEFAULT_CACHE: Final = 100 * 2**20
-_CONTROL_HEADER: Final = "triton-control-key"
+CONTROL_HEADER: Final = "triton-control-key"
+CONTROL_KEY: Final = "TRITON_CONTROL_KEY"
+"""The variable that holds what a server asks for in that header: of the deployment, and of those who call it."""
 Control = Literal["none", "poll", "explicit"]
 
 
@@ -50,7 +52,7 @@ class ServerFlags:
             words.append(f"--model-control-mode={self.control}")
         words += [f"--load-model={name}" for name in self.load]
         if self.control_key is not None:
-            guard = f"model-repository:{_CONTROL_HEADER}={self.control_key}"
+            guard = f"model-repository:{CONTROL_HEADER}={self.control_key}"
             words += [f"--http-restricted-api={guard}", f"--grpc-restricted-protocol={guard}"]
         if self.config_name is not None:
             words.append(f"--model-config-name={self.config_name}")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from tooling.errors import ExternalError, Refused, UsageError, suggest
 from tooling.server.client import Answer, TritonHttp, address, unreachable
+from tooling.server.flags import CONTROL_HEADER, CONTROL_KEY
 from tooling.server.log import plain_reason
 
 _T = TypeVar("_T")
@@ -18,6 +19,7 @@ _LOAD_TIMEOUT_S = 300.0
 _POLL_S = 0.05
 _NO_CONTROL = "explicit model load / unload is not allowed"
 """What Triton answers to the load API in the control modes `none` and `poll` (HTTP 503)."""
+_NO_VARIANTS = "server is not in explicit model control mode: variants cannot be loaded"
 _NO_MODEL = "tritune-asks-for-control"
 
 
@@ -64,18 +66,21 @@ class RunningServer:
         """Triton's cumulative statistics of the newest version, in ns. Raises Refused when the model is not loaded."""
         return self._ask(f"asking for the statistics of `{name}`", lambda http: http.stats(name))
 
-    def require_control(self) -> None:
-        """Raise UsageError unless the server takes load calls; asked with the unloading of a model that is none."""
+    def require_control(self, what: str = _NO_VARIANTS, instead: str = ", or leave --allow-reconfigure out") -> None:
+        """Raise UsageError unless the server takes load calls; asked with the unloading of a model that is none.
+
+        The message is `what`, and its hint to restart the server ends with `instead`.
+        """
         try:
             self._ask("asking whether models may be loaded", lambda http: http.unload(_NO_MODEL))
         except Refused as refusal:
             if _NO_CONTROL not in refusal.problems[0].what:
                 raise
             raise UsageError(
-                "server is not in explicit model control mode: variants cannot be loaded",
+                what,
                 where=self.url,
                 got=refusal.problems[0].what,
-                hint="restart with --model-control-mode=explicit --load-model=NAME, or leave --allow-reconfigure out",
+                hint=f"restart with --model-control-mode=explicit --load-model=NAME{instead}",
             ) from None
 
     def versions(self, name: str) -> list[int]:
@@ -109,7 +114,8 @@ class RunningServer:
         try:
             return call(TritonHttp(self.url, limit_s))
         except Answer as answer:
-            raise Refused(plain_reason(answer.reason), where=f"{self.url}, {doing}") from None
+            hint = f"set {CONTROL_KEY} to the key of this server" if CONTROL_HEADER in answer.reason else None
+            raise Refused(plain_reason(answer.reason), where=f"{self.url}, {doing}", hint=hint) from None
         except TimeoutError:
             raise ExternalError(
                 f"the server did not answer within {limit_s:g} s while {doing}", where=self.url, hint="see its log"

@@ -1,0 +1,113 @@
+"""What speaks for tuning again: other answers, other load, other lengths; and what chance explains."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perf.rollout.drift import _distance, _lengths, newest_of
+from perf.studies import StudyFile
+from perf.study import Study
+
+SHORT = tuple(random.Random(0).choices(range(8, 40), k=200))
+
+
+def study_of(directory: Path, model: str = "enc", lengths: tuple[int, ...] = SHORT) -> StudyFile:
+    with Study(directory, {"command": "tune", "model": {"name": model}, "workload": {"lengths": list(lengths)}}):
+        pass
+    return StudyFile(directory)
+
+
+def test_the_distance_is_that_of_kolmogorov_and_smirnov() -> None:
+    from scipy.stats import ks_2samp
+
+    rng = random.Random(1)
+    for _ in range(20):
+        one, other = ([rng.randrange(30) for _ in range(rng.randrange(5, 60))] for _ in range(2))
+        assert _distance(one, other) == pytest.approx(ks_2samp(one, other).statistic)
+
+
+def test_lengths_drift_when_they_differ_by_more_than_chance(tmp_path: Path) -> None:
+    study = study_of(tmp_path / "study")
+    rng = random.Random(2)
+    same = tuple(rng.choices(range(8, 40), k=500))
+    assert _lengths(same, study).outcome == "steady"
+    assert _lengths(tuple(length + 2 for length in same), study).outcome == "steady", "too little to tune for"
+    few = (9, 38, 11)
+    assert _lengths(few, study).outcome == "steady", "too few to say anything"
+    longer = _lengths(tuple(2 * length for length in same), study)
+    assert longer.outcome == "drifted"
+    assert longer.evidence["mean"] == pytest.approx(2 * sum(same) / len(same))
+    assert _lengths(same, None).outcome == _lengths(None, study).outcome == "unknown"
+
+
+def test_new_lengths_come_with_new_buckets_where_the_study_has_a_curve(tmp_path: Path, curve_file: Path) -> None:
+    study = study_of(tmp_path / "study")
+    (study.directory / "curve.json").write_bytes(curve_file.read_bytes())
+    sign = _lengths((100,) * 300 + (37,) * 200, study)
+    assert sign.outcome == "drifted"
+    assert sign.evidence["edges"][-1] == 100
+    assert "best for the new ones: " in sign.why
+
+
+def test_the_newest_study_of_the_model_is_taken_and_damaged_ones_are_passed_over(tmp_path: Path) -> None:
+    assert newest_of("enc", tmp_path) is None
+    study_of(tmp_path / "a")
+    study_of(tmp_path / "b", model="other")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "study.jsonl").write_text("not a study\n")
+    assert newest_of("enc", tmp_path) == tmp_path / "a"
+
+
+@pytest.mark.live
+def test_answers_that_changed_are_found_and_noted(
+    tmp_path: Path, scaled: Callable[..., Path], serving: Any, run_cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = scaled(tmp_path / "models")
+    request = {"x": {"content": [1.0, 2.0, 0.5, 4.0], "shape": [4]}}
+    for name, f in (("right", 2.0), ("wrong", 2.5)):
+        answer = {"y": {"content": [f, 2 * f, f / 2, 4 * f]}}
+        (tmp_path / f"{name}.json").write_text(json.dumps({"data": [request], "validation_data": [answer]}))
+    with serving(model.parent, "scale") as server:
+        argv = ["drift", model, "--url", server.http_url, "--for", "100ms"]
+        nothing = run_cli(*argv)
+        assert (nothing.code, "there is nothing to compare with" in nothing.err) == (2, True)
+        steady = run_cli(*argv, "--canary", "right.json", "--json")
+        assert steady.code == 0, steady.err
+        assert [sign["outcome"] for sign in steady.json["data"]["signs"]] == ["steady", "unknown", "unknown"]
+        other = run_cli(*argv, "--canary", "wrong.json")
+        assert other.code == 1, other.err
+        assert "scale answers otherwise than it did" in other.out
+    log = [json.loads(line) for line in (model / "rollout" / "log.jsonl").read_text().splitlines()]
+    assert [(entry["step"], entry.get("drifted")) for entry in log[-2:]] == [("drift", False), ("drift", True)]
+
+
+@pytest.mark.live
+@pytest.mark.long
+def test_load_that_is_not_that_of_the_study_is_found(
+    tmp_path: Path, scripted: Callable[..., Path], serving: Any, traffic: Any, run_cli: Any, monkeypatch: Any
+) -> None:
+    """The same model on a host that lets it compute three times as long."""
+    monkeypatch.chdir(tmp_path)
+    slow = tmp_path / "slow"
+    work = f"time.sleep(0.006 if __import__('os').path.exists({str(slow)!r}) else 0.002)"
+    model = scripted(tmp_path / "models", work=work)
+    done = run_cli("compare", model, "current", "--model", model, "--concurrency", 2, "--budget", "30s")
+    assert done.code in (0, 1), done.err
+    with serving(model.parent, "scale") as server, traffic(server.grpc_url, "scale", 2):
+        argv = ["drift", model, "--url", server.http_url, "--for", "3s", "--json"]
+        steady = run_cli(*argv)
+        assert steady.json["data"]["signs"][1]["outcome"] == "steady", steady.out
+        assert steady.code == 0
+        slow.touch()
+        found = run_cli(*argv)
+        sign = found.json["data"]["signs"][1]
+        assert (found.code, sign["outcome"]) == (1, "drifted")
+        assert "a request computes" in sign["why"]
+        assert found.json["data"]["conclusion"] == "Tune scale again: load."

@@ -1,0 +1,43 @@
+"""Renders the objects that give a second version a share of a cluster's traffic. Layer: deploy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tooling.deploy.objects import Object, check_name, metadata
+
+
+def render_split(name: str, percent: int) -> Mapping[str, str]:
+    """The files by name: weighted routes to the services NAME and NAME-next, and the same share as KServe's canary.
+
+    Raises UsageError for a name that Kubernetes would refuse.
+    """
+    import yaml
+
+    check_name(f"{name}-next")
+    routes = [_route(kind, name, percent, port) for kind, port in (("HTTPRoute", 8000), ("GRPCRoute", 8001))]
+    canary: Object = {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {"name": name},
+        "spec": {"predictor": {"canaryTrafficPercent": percent}},
+    }
+    head = "# Written by `tritune deploy split`.\n"
+    return {
+        "routes.yaml": head + yaml.safe_dump_all(routes, sort_keys=False, width=120),
+        "kserve-canary.yaml": head + yaml.safe_dump(canary, sort_keys=False, width=120),
+    }
+
+
+def _route(kind: str, name: str, percent: int, port: int) -> Object:
+    """A route of the Gateway API on the gateway NAME; the weights are shares in percent."""
+    backends = [
+        {"name": name, "port": port, "weight": 100 - percent},
+        {"name": f"{name}-next", "port": port, "weight": percent},
+    ]
+    return {
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": kind,
+        "metadata": metadata(f"{name}-{'http' if kind == 'HTTPRoute' else 'grpc'}"),
+        "spec": {"parentRefs": [{"name": name}], "rules": [{"backendRefs": backends}]},
+    }
