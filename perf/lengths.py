@@ -99,9 +99,23 @@ def traffic_lengths(
 ) -> tuple[int, ...]:
     """The lengths asked for, else those of `texts` or of real sentences; none for a model without a free axis.
 
-    `batching` says whether the configuration leaves the first axis out. Raises as `sentence_lengths`.
+    `batching` says whether the configuration leaves the first axis out. Raises UsageError for lengths that the model's
+    requests cannot have, else as `sentence_lengths`.
     """
     first = 1 if batching else 0
-    if asked or not any(-1 in spec.dims[first:] for spec in signature.required_inputs):
+    free = any(-1 in spec.dims[first:] for spec in signature.required_inputs)
+    if asked and not free and not texts:
+        raise UsageError(
+            "the model's inputs have no length",
+            where="lengths",
+            got=", ".join(map(str, asked[:5])),
+            expected="an input with a free axis" if not _takes_texts(signature) else "texts, which have their own",
+            hint="leave the lengths out; a workload file holds `texts`" if _takes_texts(signature) else None,
+        )
+    if asked or not free:
         return asked
     return token_lengths(texts or sentences(), tokenizer_dir)
+
+
+def _takes_texts(signature: ModelSignature) -> bool:
+    return any(spec.data_type == "TYPE_STRING" for spec in signature.required_inputs)

@@ -193,6 +193,13 @@ def _settings(
     """
     both = [make(base, request.grid, usable_cores()) for make in (candidates, wide)]
     tries, broad = (tuple(one for one in ones if one.knobs.max_batch_size >= least_rows) for ones in both)
+    if not tries and any(both):
+        raise UsageError(
+            "the ensemble takes more rows than any batch asked",
+            where="--max-batch-size",
+            got=", ".join(map(str, request.grid.max_batch_sizes)),
+            expected=f"at least its max_batch_size, {least_rows}",
+        )
     if not tries:
         raise UsageError(
             "every setting of the grid equals the current config",

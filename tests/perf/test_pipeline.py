@@ -53,6 +53,13 @@ def test_an_ensemble_without_onnx_cannot_be_tuned(ensemble: Path) -> None:
     assert raised.value.problems[0].got == "first, second"
 
 
+def test_wrong_usage_is_told(ensemble: Path, run_cli: Any) -> None:
+    small = run_cli("tune", ensemble, "--max-batch-size", "1,2")
+    assert small.code == 2 and "the ensemble takes more rows than any batch asked" in small.err
+    lengths = run_cli("tune", ensemble, "--lengths", "16")
+    assert lengths.code == 2 and "lengths: the model's inputs have no length" in lengths.err
+
+
 @pytest.mark.live
 @pytest.mark.long
 def test_an_ensemble_is_tuned_as_one(ensemble: Path, run_cli: Any, tmp_path: Path, layered: Any) -> None:
