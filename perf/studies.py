@@ -140,23 +140,32 @@ def newest(studies: Path = STUDIES) -> Path:
     return max(files, key=lambda file: file.stat().st_mtime).parent
 
 
-def tuned_capacity(directory: Path) -> tuple[float, float | None]:
-    """What one server carries with the setting that a tuning chose, in requests a second within the limits of that
-    tuning, and the mean queue time of a request then in microseconds (None in older studies). Both are predictions.
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What one server does with the setting that a tuning chose: the requests a second it carries within the limits of
+    that tuning and the mean queue time of a request then, in microseconds, both predicted; and the mean batch that was
+    measured. None where a study does not tell."""
 
-    Raises UsageError for a study that has none: unfinished, a comparison, a direct search, or one that chose nothing.
-    """
+    carries_rps: float
+    queue_us: float | None
+    mean_batch: float | None
+
+
+def tuned(directory: Path) -> Tuned:
+    """What a tuning found. Raises UsageError for a study that tells no capacity: unfinished, a comparison, a direct
+    search, or one that chose nothing."""
     result = StudyFile(directory).result
-    found = result.findings if isinstance(result, TuneResult) and result.chosen else None
-    carries = float((found or {}).get("capacity", {}).get("requests_per_s") or 0)
-    if found is None or carries <= 0:
+    chosen = result.chosen if isinstance(result, TuneResult) else None
+    found = (result.findings or {}).get("capacity", {}) if isinstance(result, TuneResult) else {}
+    carries_rps = float(found.get("requests_per_s") or 0)
+    if chosen is None or carries_rps <= 0:
         raise UsageError(
             "the study says nothing of what a server carries",
             where=directory,
             expected="a finished `tritune tune`, without --direct, that chose a setting",
             hint="tune again, or give --replicas and --queue-target",
         )
-    return carries, found["capacity"].get("queue_us")
+    return Tuned(carries_rps, found.get("queue_us"), chosen.figures.mean_batch if chosen.figures else None)
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:

@@ -12,12 +12,36 @@ from typing import Any
 
 import pytest
 
+from perf.grid import Candidate
+from perf.result import TuneResult
+from perf.study import Study
+from perf.trial import Figures, Spread, Trial
+from tooling.config.knobs import Knobs
+
 PYTHON_MODEL = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
 PYTHON = """backend: "python"
 max_batch_size: 8
 input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }
 output { name: "y" data_type: TYPE_FP32 dims: [ 4 ] }
 """
+
+
+def write_study(directory: Path, capacity: dict[str, Any], mean_batch: float = 1.0) -> None:
+    """A finished tuning, as `tritune tune` keeps it."""
+    one = Spread(1.0, 1.0, 1.0)
+    figures = Figures(6, one, one, one, one, mean_batch)
+    trial = Trial(Candidate("default", Knobs(max_batch_size=8)), "default", figures)
+    result = TuneResult(
+        *("enc", "8 clients", "throughput", trial, (), trial),
+        runs=6,
+        disturbed=0,
+        spent_s=9.0,
+        finished="2026-01-01T00:00:00+00:00",
+        study=directory,
+        findings={"capacity": capacity},
+    )
+    with Study(directory, {"command": "tune"}) as study:
+        study.append({"record": "result", "kind": "tune", "result": result.to_dict()})
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import PYTHON
+from .conftest import PYTHON, write_study
 
 Run = Callable[..., Any]
 Read = Callable[..., dict[str, Any]]
@@ -55,6 +55,18 @@ def test_flags_follow_the_models(run_cli: Run, repository: Any, services: Read, 
         *("--cache-config=local,size=104857600", "--rate-limit=execution_count", "--rate-limit-resource=R:3"),
     ]
     assert "devices" not in triton["deploy"]["resources"].get("reservations", {})
+
+
+def test_what_was_tuned_is_drawn_beside_what_is(run_cli: Run, repository: Any, tmp_path: Path) -> None:
+    write_study(tmp_path / "study", {"requests_per_s": 114.5, "queue_us": 3214.6}, mean_batch=2.5)
+    argv = ("deploy", "compose", repository(m=PYTHON), "-o", tmp_path / "out", "--study", tmp_path / "study")
+    done = run_cli(*argv)
+    assert done.code == 0, done.err
+    assert "tritonserver:24.10 needs NVIDIA driver 525 or newer" in done.out
+    board = json.loads((tmp_path / "out/monitoring/grafana/dashboards/triton.json").read_text())
+    lines = {target["legendFormat"]: target["expr"] for panel in board["panels"] for target in panel["targets"]}
+    assert (lines["queue as tuned"], lines["as tuned"]) == ("vector(3215)", "vector(2.5)")
+    assert "> 3215" in (tmp_path / "out/monitoring/alerts.yml").read_text()
 
 
 def test_pools_of_memory(run_cli: Run, repository: Any, services: Read, tmp_path: Path) -> None:

@@ -11,13 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from perf.grid import Candidate
-from perf.result import TuneResult
-from perf.study import Study
-from perf.trial import Trial
-from tooling.config.knobs import Knobs
-
-from .conftest import PYTHON
+from .conftest import PYTHON, write_study
 
 Run = Callable[..., Any]
 SUPPORTED = ("1.34", "1.37")
@@ -34,22 +28,6 @@ def rendered(run_cli: Run, repository: Any, tmp_path: Path) -> Callable[..., dic
         return {p.relative_to(out).as_posix(): list(yaml.safe_load_all(p.read_text())) for p in out.rglob("*.yaml")}
 
     return run
-
-
-def write_study(directory: Path, capacity: dict[str, Any]) -> None:
-    """A finished tuning, as `tritune tune` keeps it."""
-    trial = Trial(Candidate("default", Knobs(max_batch_size=8)), "default")
-    result = TuneResult(
-        *("enc", "8 clients", "throughput", trial, (), trial),
-        runs=6,
-        disturbed=0,
-        spent_s=9.0,
-        finished="2026-01-01T00:00:00+00:00",
-        study=directory,
-        findings={"capacity": capacity},
-    )
-    with Study(directory, {"command": "tune"}) as study:
-        study.append({"record": "result", "kind": "tune", "result": result.to_dict()})
 
 
 def _patched(base: Any, kustomization: Any) -> Any:
@@ -99,6 +77,7 @@ def test_objects_are_valid(rendered: Any, version: str, bucket: tuple[str, ...])
     assert kinds == {
         *("Deployment", "Service", "PodDisruptionBudget", "HorizontalPodAutoscaler", "NetworkPolicy"),
         "PersistentVolumeClaim",
+        "ConfigMap",
     }
 
 

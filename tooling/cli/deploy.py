@@ -14,6 +14,7 @@ from tooling.console import Console
 from tooling.errors import UsageError, suggest
 
 if TYPE_CHECKING:
+    from perf.studies import Tuned
     from tooling.deploy.needs import Needs
     from tooling.releases import Release
     from tooling.server.flags import ServerFlags
@@ -28,12 +29,17 @@ _CONTROL = typer.Option("none", help="none loads all models once; explicit and p
 _CACHE = typer.Option(None, metavar="SIZE", help="Of the response cache, when a model wants one. Default: 100MiB.")
 _OWNER = typer.Option("unowned", metavar="NAME", help="Who is called: a label of every alert.")
 _P99 = typer.Option("100ms", metavar="TIME", help="The p99 to keep: an alert above it.")
-_QUEUE = typer.Option("10ms", metavar="TIME", help="Queue time of a request that is still as tuned: an alert above it.")
+_QUEUE = typer.Option(
+    None, metavar="TIME", help="Queue time that is still as tuned: an alert above. Default: by --study, else 10ms."
+)
+_STUDY = typer.Option(None, metavar="DIR", help="Take from this tuning what a server does: capacity, queue, batch.")
 _PINNED = typer.Option(None, metavar="SIZE", help="Pinned host memory. Default: Triton's, 256MiB.")
 _CUDA = typer.Option(None, metavar="SIZE", help="CUDA memory on each GPU. Default: Triton's, 64MiB.")
 _BUCKET = typer.Option(None, metavar="URL", help="s3:// or gs:// URL that holds the repository for the server.")
 _FORCE = typer.Option(False, "--force", help="Replace files that have another content.")
 _Control = Literal["none", "poll", "explicit"]
+_QUEUE_US = 10_000
+_LEAST_QUEUE_US = 100
 
 
 @app.command()
@@ -56,7 +62,8 @@ def compose(
     shm_size: str = typer.Option("1GiB", metavar="SIZE", help="Shared memory for Python models."),
     owner: str = _OWNER,
     p99: str = _P99,
-    queue_target: str = _QUEUE,
+    study: Path | None = _STUDY,
+    queue_target: str | None = _QUEUE,
     sweep: str | None = typer.Option(None, metavar="MODEL", help="What `tune` measures. Default: the first."),
     force: bool = _FORCE,
 ) -> None:
@@ -73,13 +80,21 @@ def compose(
         names = ", ".join(found.models)
         raise UsageError("a model runs on GPUs only", where=repository, got="--gpus none", expected=f"GPUs for {names}")
     requests = _requests(repository, found, sweep)
-    watch = MonitoringOptions("triton:8002", owner, parse_duration_us(p99), parse_duration_us(queue_target))
+    tuning = _tuned(study)
+    watch = MonitoringOptions(
+        "triton:8002",
+        owner,
+        parse_duration_us(p99),
+        _queue_us(queue_target, tuning),
+        batch=tuning.mean_batch if tuning else None,
+    )
     options = ComposeOptions(
         host, http_port, grpc_port, metrics_port, ids, parse_size(shm_size), next(iter(requests), None), watch, bucket
     )
     files = render_compose(repository, output, found, flags, image, options)
     files = {**files, **{f"requests/{name}.json": text for name, text in requests.items()}}
-    _write(console, output, files, f"docker compose --project-directory {output} up", force=force)
+    driver = _driver(image) if options.on_gpu else ()
+    _write(console, output, files, f"docker compose --project-directory {output} up", driver, force=force)
 
 
 @app.command()
@@ -94,7 +109,7 @@ def kubernetes(
     pinned_pool: str | None = _PINNED,
     cuda_pool: str | None = _CUDA,
     name: str | None = typer.Option(None, help="Of the objects. Default: the repository's name."),
-    study: Path | None = typer.Option(None, metavar="DIR", help="Take the capacity of a server from this tuning."),
+    study: Path | None = _STUDY,
     rate: float | None = typer.Option(None, metavar="REQUESTS/S", help="With --study: requests to be answered."),
     replicas: int | None = typer.Option(None, min=1, help="Servers at the least. Default: by --rate, else 1."),
     max_replicas: int | None = typer.Option(None, min=1, help="Servers at the most. Default: twice the least, from 4."),
@@ -122,12 +137,13 @@ def kubernetes(
     if found.gpu and gpus == 0:
         raise UsageError("a model runs on GPUs only", where=repository, got="--gpus 0", expected="1 or more")
     flags = _with_pools(flags, pinned_pool, cuda_pool, gpus)
-    least, target_us = _sizing(study, rate, replicas, parse_duration_us(queue_target) if queue_target else None)
+    tuning = _tuned(study, rate)
+    least = replicas or (math.ceil(rate / tuning.carries_rps) if rate and tuning else 1)
     options = KubernetesOptions(
         name=name or repository.resolve().name.lower().replace("_", "-"),
         replicas=least,
         max_replicas=max(4, 2 * least) if max_replicas is None else max(least, max_replicas),
-        queue_target_us=target_us,
+        queue_target_us=_queue_us(queue_target, tuning),
         cpu=cpu,
         memory=memory,
         gpus=gpus,
@@ -137,9 +153,11 @@ def kubernetes(
         image=image,
         owner=owner,
         p99_us=parse_duration_us(p99),
+        batch=tuning.mean_batch if tuning else None,
     )
     files = render_kubernetes(found, flags, served, options)
-    _write(console, output, files, f"kubectl apply -k {output / 'overlays' / 'pvc'}", force=force)
+    driver = _driver(served) if gpus else ()
+    _write(console, output, files, f"kubectl apply -k {output / 'overlays' / 'pvc'}", driver, force=force)
 
 
 @app.command()
@@ -197,22 +215,23 @@ def _with_pools(flags: ServerFlags, pinned: str | None, cuda: str | None, gpus: 
     )
 
 
-def _sizing(study: Path | None, rate: float | None, replicas: int | None, queue_us: int | None) -> tuple[int, int]:
-    """Servers at the least, and the queue time at which one more is added, in microseconds.
+def _tuned(study: Path | None, rate: float | None = None) -> Tuned | None:
+    """What a tuning found of one server, where it is asked for."""
+    from perf.studies import tuned
 
-    By the tuned setting of `study`: as many as carry `rate` requests a second within its limits, and the queue time
-    that one at its planned load has.
-    """
     if rate is not None and study is None:
         raise UsageError("the capacity of a server is not known", where="--rate", hint="give --study, or --replicas")
-    if study is None:
-        return replicas or 1, 10_000 if queue_us is None else queue_us
-    from perf.studies import tuned_capacity
+    return tuned(study) if study else None
 
-    carries_rps, waits_us = tuned_capacity(study)
-    if queue_us is None:
-        queue_us = 10_000 if waits_us is None else max(100, round(waits_us))
-    return replicas or (math.ceil(rate / carries_rps) if rate else 1), queue_us
+
+def _queue_us(asked: str | None, found: Tuned | None) -> int:
+    """The queue time that is still as tuned, in microseconds: as asked, else as a server has it at its capacity."""
+    from tooling.units import parse_duration_us
+
+    if asked is not None:
+        return parse_duration_us(asked)
+    waits_us = found.queue_us if found else None
+    return _QUEUE_US if waits_us is None else max(_LEAST_QUEUE_US, round(waits_us))
 
 
 def _gpu_ids(text: str) -> tuple[str, ...] | None:
@@ -260,10 +279,21 @@ def _requests_of(model_dir: Path) -> str | None:
         return path.read_text(encoding="utf-8")
 
 
-def _write(console: Console, output: Path, files: Mapping[str, str], following: str, *, force: bool) -> None:
+def _driver(release: Release) -> tuple[str, ...]:
+    """What a host with GPUs must have for the image, as far as it is known."""
+    from tooling.releases import least_driver
+
+    least = least_driver(release)
+    return () if least is None else (f"tritonserver:{release.tag} needs NVIDIA driver {least} or newer",)
+
+
+def _write(
+    console: Console, output: Path, files: Mapping[str, str], following: str, notes: tuple[str, ...], *, force: bool
+) -> None:
     from tooling.deploy.output import write_files
 
     changed = write_files(output, files, force=force)
     same = len(files) - len(changed)
-    lines = [*map(str, changed), *([f"{same} files are there unchanged"] if same else []), "", f"next: {following}"]
-    console.result({"written": [str(path) for path in changed], "unchanged": same, "next": following}, "\n".join(lines))
+    lines = [*map(str, changed), *([f"{same} files are there unchanged"] if same else []), "", *notes]
+    data = {"written": [str(path) for path in changed], "unchanged": same, "notes": list(notes), "next": following}
+    console.result(data, "\n".join([*lines, f"next: {following}"]))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from tooling.deploy.image import image_of
-from tooling.deploy.monitoring import MonitoringOptions, alerts
+from tooling.deploy.monitoring import MonitoringOptions, alerts, dashboard
 from tooling.deploy.needs import Needs
 from tooling.deploy.objects import (
     QUEUE_METRIC,
@@ -50,6 +50,7 @@ def render_kubernetes(
         "network-policy.yaml": network_policy(options.name),
         "pod-monitor.yaml": pod_monitor(options.name),
         "alerts.yaml": _alerts(options),
+        "dashboard.yaml": _dashboard(options, cache=flags.cache_bytes is not None),
     }
     files = {f"base/{name}": _yaml([body]) for name, body in base.items()}
     files["base/kustomization.yaml"] = _yaml([_kustomization(resources=sorted(base))])
@@ -99,14 +100,30 @@ def _disruption_budget(name: str) -> Object:
     }
 
 
+def _watch(options: KubernetesOptions) -> MonitoringOptions:
+    """What to watch for: the same as beside compose."""
+    gpu, queue_us = options.gpus > 0, options.queue_target_us
+    return MonitoringOptions("", options.owner, options.p99_us, queue_us, gpu=gpu, batch=options.batch)
+
+
+def _dashboard(options: KubernetesOptions, *, cache: bool) -> Object:
+    """For the sidecar of Grafana's chart, which takes config maps with this label."""
+    about = metadata(f"{options.name}-dashboard")
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {**about, "labels": {**about["labels"], "grafana_dashboard": "1"}},
+        "data": {f"{options.name}.json": dashboard(_watch(options), cache=cache)},
+    }
+
+
 def _alerts(options: KubernetesOptions) -> Object:
     """The same alerts as beside compose, for the Prometheus operator."""
-    watch = MonitoringOptions("", options.owner, options.p99_us, options.queue_target_us, gpu=options.gpus > 0)
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
         "metadata": metadata(options.name),
-        "spec": {"groups": [{"name": options.name, "rules": alerts(watch)}]},
+        "spec": {"groups": [{"name": options.name, "rules": alerts(_watch(options))}]},
     }
 
 

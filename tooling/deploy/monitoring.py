@@ -18,7 +18,8 @@ class MonitoringOptions:
     """What to watch for. `target` is HOST:PORT of the metrics, `owner` who is called.
 
     `p99_us` is the latency to keep and `queue_us` the mean queue time of a request that is still as tuned, both in
-    microseconds; `availability` the share of requests that must not fail.
+    microseconds; `availability` the share of requests that must not fail; `batch` the mean batch under the tuned
+    config, None where that is not known.
     """
 
     target: str
@@ -28,6 +29,7 @@ class MonitoringOptions:
     availability: float = 0.999
     gpu: bool = True
     interval_s: int = 15
+    batch: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +89,19 @@ def panels(options: MonitoringOptions, *, cache: bool) -> list[Panel]:
             "Where the time goes",
             "µs",
             f"Mean of a request. Queue time is as tuned up to {queue_ms:g} ms.",
-            tuple((f"{part} {{{{model}}}}", _each(f"nv_inference_{part}_duration_us")) for part in parts),
+            (
+                *((f"{part} {{{{model}}}}", _each(f"nv_inference_{part}_duration_us")) for part in parts),
+                ("queue as tuned", f"vector({options.queue_us})"),
+            ),
         ),
         Panel(
             "Batch size achieved",
             "short",
             "Inferences an execution. At 1 under load, requests differ in shape or no instance is ever busy.",
-            (("{{model}}", f"{_rate('nv_inference_count')} / ({_rate('nv_inference_exec_count')} > 0)"),),
+            (
+                ("{{model}}", f"{_rate('nv_inference_count')} / ({_rate('nv_inference_exec_count')} > 0)"),
+                *([("as tuned", f"vector({options.batch:.3g})")] if options.batch else []),
+            ),
         ),
         Panel("Waiting requests", "short", "In the queue now.", (("{{model}}", _WAITING),)),
         Panel(
@@ -177,14 +185,13 @@ def render_monitoring(options: MonitoringOptions, *, cache: bool) -> Mapping[str
         "scrape_configs": [{"job_name": "triton", "static_configs": [{"targets": [options.target]}]}],
     }
     source = {"name": "Prometheus", "type": "prometheus", "uid": "prometheus", "url": "http://prometheus:9090"}
-    dashboard = _dashboard(panels(options, cache=cache))
     provider = {"name": "tritune", "type": "file", "options": {"path": "/etc/grafana/dashboards"}}
     return {
         "prometheus.yml": _yaml(scrape),
         "alerts.yml": _yaml({"groups": [{"name": "triton", "rules": alerts(options)}]}),
         "grafana/provisioning/datasources/prometheus.yml": _yaml({"apiVersion": 1, "datasources": [source]}),
         "grafana/provisioning/dashboards/tritune.yml": _yaml({"apiVersion": 1, "providers": [provider]}),
-        "grafana/dashboards/triton.json": json.dumps(dashboard, indent=2, ensure_ascii=False) + "\n",
+        "grafana/dashboards/triton.json": dashboard(options, cache=cache),
     }
 
 
@@ -192,6 +199,11 @@ def _yaml(content: object) -> str:
     import yaml
 
     return "# Written by `tritune deploy`.\n" + yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
+
+
+def dashboard(options: MonitoringOptions, *, cache: bool) -> str:
+    """The JSON of Grafana's dashboard."""
+    return json.dumps(_dashboard(panels(options, cache=cache)), indent=2, ensure_ascii=False) + "\n"
 
 
 def _dashboard(shown: Sequence[Panel]) -> dict[str, Any]:

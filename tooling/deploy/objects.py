@@ -21,7 +21,8 @@ _EXIT_S: Final = 30  # Triton's own wait for the requests it has
 
 @dataclass(frozen=True, slots=True)
 class KubernetesOptions:
-    """`queue_target_us` is the mean queue time of a request at which the autoscaler adds a replica.
+    """`queue_target_us` is the mean queue time of a request at which the autoscaler adds a replica, `batch` the mean
+    batch under the tuned config.
 
     `bucket` is an s3:// or gs:// URL of the repository, `image` a registry name of an image that holds it under
     /models; without them those overlays carry a name to be replaced. `cpu` and `memory` are Kubernetes quantities.
@@ -40,6 +41,7 @@ class KubernetesOptions:
     image: str | None = None
     owner: str = "unowned"
     p99_us: int = 100_000
+    batch: float | None = None
 
 
 def check_name(name: str) -> None:
