@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
-from tooling.check.files import exists
+from tooling.check.files import exists, is_file
 from tooling.check.finding import Evidence, Finding
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load
 from tooling.check.rules.options import unknown
+from tooling.errors import UsageError
+from tooling.signature.plan_manifest import read_manifest
+from tooling.signature.tensorrt_plan import manifest_path
 
 _SOURCE: Final = "tensorrt backend"
 _FILES: Final = "--- 1/model.onnx\nabsent\n--- 1/model.plan\nplan 10.5.0"
@@ -112,9 +116,22 @@ CAPABILITY = advice(
     _example('cc_model_filenames { key: "sm89" value: "model.plan" }\n'),
     "backend library",
 )
+CAPABILITY_DIFFERS = load(
+    "cc-file-capability",
+    "A plan is chosen for GPUs of another compute capability than it was built on.",
+    "A plan runs on the capability that it was built on, unless it was built hardware-compatible: `ampere+` from 8.0 "
+    "upwards. Its sidecar says both.",
+    _example('cc_model_filenames { key: "9.0" value: "model.plan" }\n')
+    + '\n--- 1/model.plan.json\n{"tensorrt": "10.5.0", "compute_capability": "8.9", '
+    '"inputs": [{"name": "x", "data_type": "FP32", "shape": [-1, 8]}], '
+    '"outputs": [{"name": "y", "data_type": "FP32", "shape": [-1, 8]}], '
+    '"profiles": [{"x": {"min": [1, 8], "opt": [8, 8], "max": [8, 8]}}]}',
+    "TensorRT's plan check",
+    evidence=Evidence.DOCUMENTED,
+)
 RULES = (
     *(GRAPH_BATCH, GRAPH_BOUND, GRAPH_IGNORED, OPTIMIZATION, SECONDARY, STRATEGY, MULTI_DEVICE, UNKNOWN),
-    CAPABILITY,
+    *(CAPABILITY, CAPABILITY_DIFFERS),
 )
 
 
@@ -247,3 +264,26 @@ def _capabilities(model: Model) -> Iterator[Finding]:
         elif missing:
             path = f"{model.name}/{missing[0].number}/{file}"
             yield model.find(CAPABILITY, f"{path} not found, for GPUs of compute capability {key}", *where)
+        else:
+            built = {version.number: _built_on(model.version_dir(version) / file, key) for version in model.served}
+            for number, other in built.items():
+                if other is not None:
+                    yield model.find(
+                        CAPABILITY_DIFFERS,
+                        f"{file} of version {number} was built on compute capability {other}, but is chosen for {key}",
+                        *where,
+                        hint="build it on such a GPU, or hardware-compatible",
+                    )
+
+
+def _built_on(plan: Path, key: str) -> str | None:
+    """The capability that a plan was built on, where a GPU of this one cannot run it; else None."""
+    sidecar = manifest_path(plan)
+    try:
+        manifest = read_manifest(sidecar) if is_file(sidecar) else None
+    except UsageError:  # told by the checks of the plan itself
+        return None
+    if manifest is None or manifest.compute_capability == key:
+        return None
+    newer = tuple(map(int, key.split("."))) >= (8, 0)
+    return None if manifest.hardware_compatibility == "ampere+" and newer else manifest.compute_capability
