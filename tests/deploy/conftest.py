@@ -41,7 +41,7 @@ def write_study(directory: Path, capacity: dict[str, Any], mean_batch: float = 1
         findings={"capacity": capacity},
     )
     with Study(directory, {"command": "tune"}) as study:
-        study.append({"record": "result", "kind": "tune", "result": result.to_dict()})
+        study.append({"record": "result", "result": result.to_dict()})
 
 
 @pytest.fixture
