@@ -19,7 +19,7 @@ from perf.result import TuneResult
 from perf.rollout.canary import CANARY_FILE, Canary, difference
 from perf.rollout.ledger import FOLDER, Ledger
 from perf.server_stats import since
-from perf.studies import STUDIES, StudyFile, tuned_capacity
+from perf.studies import STUDIES, StudyFile, tuned
 from perf.study import FILE_NAME, read_study
 from perf.workload_file import read_log, read_texts
 from tooling.errors import Refused, UsageError
@@ -217,7 +217,7 @@ def _reference(study: StudyFile | None) -> Figures | None:
 
 def _capacity(study: StudyFile | None) -> float | None:
     try:
-        return tuned_capacity(study.directory)[0] if study else None
+        return tuned(study.directory).carries_rps if study else None
     except UsageError:
         return None
 

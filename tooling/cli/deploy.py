@@ -288,7 +288,13 @@ def _driver(release: Release) -> tuple[str, ...]:
 
 
 def _write(
-    console: Console, output: Path, files: Mapping[str, str], following: str, notes: tuple[str, ...], *, force: bool
+    console: Console,
+    output: Path,
+    files: Mapping[str, str],
+    following: str,
+    notes: tuple[str, ...] = (),
+    *,
+    force: bool,
 ) -> None:
     from tooling.deploy.output import write_files
 
