@@ -35,7 +35,11 @@ def judge(tmp_path: Path, check: Callable[..., dict[str, Any]]) -> Judge:
             "24.10",
             ["vllm-argument-unknown"],
         ),
-        ({"speculative_model": "[ngram]", "num_speculative_tokens": 4}, "24.10", []),
+        ({"speculative_model": "[ngram]", "use_v2_block_manager": True}, "24.10", []),
+        ({"speculative_model": "[ngram]"}, "24.10", ["vllm-arguments-contradict"]),
+        ({"speculative_model": "[ngram]"}, "25.01", []),
+        ({"speculative_model": "[ngram]", "enable_chunked_prefill": True}, "25.01", ["vllm-arguments-contradict"]),
+        ({"speculative_model": "[ngram]", "enable_chunked_prefill": True}, "25.02", []),
         ({"swap_space": 4}, "26.03", []),
         ({"swap_space": 4}, "26.04", ["vllm-argument-removed"]),
         ({"kv_cache_dtype": "fp8"}, "24.10", []),
@@ -69,6 +73,11 @@ def test_the_token_budget_is_checked(judge: Judge) -> None:
 def test_priority_does_not_reach_the_engine(judge: Judge) -> None:
     (finding,) = judge({"scheduling_policy": "priority"})
     assert (finding["rule"], finding["severity"]) == ("vllm-priority-unused", "warning")
+
+
+def test_every_instance_is_an_engine_with_its_share(judge: Judge) -> None:
+    (finding,) = judge({"gpu_memory_utilization": 0.9}, config="instance_group { kind: KIND_MODEL count: 2 }")
+    assert finding["message"] == "sum of gpu_memory_utilization on one GPU is 1.8: llm 0.9, llm 0.9"
 
 
 def test_the_model_on_this_machine_is_looked_at(judge: Judge, tmp_path: Path) -> None:

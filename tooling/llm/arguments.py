@@ -95,8 +95,8 @@ _COUNTS: Final = (
 )
 
 
-def contradictions(arguments: Mapping[str, Any]) -> Iterator[Contradiction]:
-    """What the engine refuses of arguments that are each of the right type."""
+def contradictions(arguments: Mapping[str, Any], version: str | None = None) -> Iterator[Contradiction]:
+    """What the engine refuses of arguments that are each of the right type; some only up to a version."""
     for name in _COUNTS:
         value = _count(arguments, name)
         if value is not None and value < 1:
@@ -107,6 +107,24 @@ def contradictions(arguments: Mapping[str, Any]) -> Iterator[Contradiction]:
         yield Contradiction("gpu_memory_utilization", f"gpu_memory_utilization {share:g} is no share in 0 … 1", says)
     yield from _token_budget(arguments)
     yield from _speculation(arguments.get("speculative_config"))
+    if version is not None and arguments.get("speculative_model"):
+        yield from _first_engine(arguments, version)
+
+
+_APART_BEFORE: Final = "0.7.0"
+_BLOCKS_BEFORE: Final = "0.6.3.post1"
+
+
+def _first_engine(arguments: Mapping[str, Any], version: str) -> Iterator[Contradiction]:
+    """What vLLM's first engine could not do while it speculates."""
+    if arguments.get("enable_chunked_prefill") is True and version_key(version) < version_key(_APART_BEFORE):
+        says = "Speculative decoding and chunked prefill are currently mutually exclusive"
+        yield Contradiction(
+            "enable_chunked_prefill", f"vLLM {version} speculates, or prefills in chunks: not both", says
+        )
+    if arguments.get("use_v2_block_manager") is not True and version_key(version) < version_key(_BLOCKS_BEFORE):
+        says = "Speculative decoding requires usage of the V2 block manager"
+        yield Contradiction("use_v2_block_manager", f"vLLM {version} speculates with use_v2_block_manager only", says)
 
 
 def _count(arguments: Mapping[str, Any], name: str) -> int | None:

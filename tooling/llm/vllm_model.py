@@ -61,7 +61,7 @@ def engine_arguments(plan: Plan, release: Release, model: str, own: Mapping[str,
     }
     kept = {name: value for name, value in found.items() if value is not None and name in known}
     arguments = {**kept, **own}
-    broken = [Problem(found.message, "--engine" if own else None) for found in contradictions(arguments)]
+    broken = [Problem(found.message, "--engine" if own else None) for found in contradictions(arguments, release.vllm)]
     if broken:
         raise UsageError(problems=broken)
     return arguments

@@ -198,7 +198,9 @@ def _check(model: Model, folder: Path, place: Place, arguments: Mapping[str, Any
 
 
 def memory(models: Mapping[str, Model]) -> Iterator[Finding]:
-    """The shares of one GPU that all vLLM models of a repository want; groups that list other GPUs are set apart."""
+    """The shares of one GPU that all vLLM engines of a repository want, one for each instance; those on other GPUs are
+    set apart.
+    """
     shares: dict[tuple[int, ...], list[tuple[Model, float]]] = {}
     for model in models.values():
         if model.config.backend != "vllm" or not model.readable:
@@ -208,7 +210,8 @@ def memory(models: Mapping[str, Model]) -> Iterator[Finding]:
             share = arguments.get(_UTILIZATION)
             if isinstance(share, int | float):
                 gpus = tuple(sorted(gpu for group in model.instances for gpu in group.gpus))
-                shares.setdefault(gpus, []).append((model, float(share)))
+                engines = max(1, sum(group.count for group in model.instances))
+                shares.setdefault(gpus, []).extend([(model, float(share))] * engines)
     for users in shares.values():
         total = sum(share for _, share in users)
         if len(users) > 1 and total > 1:

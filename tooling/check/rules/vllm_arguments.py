@@ -151,7 +151,7 @@ def arguments_of_engine(model: Model, place: Place, arguments: Mapping[str, Any]
                 place=place,
                 hint=suggest(str(value), [text.strip("'") for text in known[name]]),
             )
-    for found in contradictions(arguments):
+    for found in contradictions(arguments, release.vllm):
         yield model.find(CONTRADICTION, found.message, place=place, says=found.says)
     yield from _unused(model, place, arguments)
     yield from _model(model, place, arguments)
