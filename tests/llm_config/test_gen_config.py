@@ -41,6 +41,7 @@ def test_every_choice_is_explained(make_model, run_cli, tmp_path: Path) -> None:
     for name in _model_json(folder):
         assert name == "model" or f"`{name}`" in page, name
     assert "| token budget | 2048 tokens a step |" in page
+    assert "| weights | bfloat16 |" in page
     assert "1984 tokens of them a step while all run" in page
 
 
@@ -129,6 +130,7 @@ def test_check_and_diff_look_at_the_engine_too(make_model, run_cli, tmp_path: Pa
         (["--gpu-memory", "1MiB"], "no GPU is so small"),
         (["--low-latency", "llm"], "both models have one name"),
         (["--low-latency", "../urgent"], "not a usable model name"),
+        (["--quantization", "awq"], "plain weights are not quantised so"),
     ],
 )
 def test_what_is_wrong_is_told(make_model, run_cli, tmp_path: Path, options: list[str], said: str) -> None:
@@ -216,6 +218,8 @@ def test_a_draft_engine_beside_the_other(make_model, run_cli, tmp_path: Path, mi
         (["--form", "ensemble", "--release", "24.10"], "tokenizer.json"),
         (["--form", "bls", "--release", "24.10", "--speculate", "ngram"], "a draft model"),
         (["--low-latency", "urgent"], "--low-latency is for vLLM"),
+        (["--quantization", "fp8", "--release", "26.01"], "the LLM API quantises nothing itself"),
+        (["--quantization", "bitsandbytes", "--release", "24.10"], "plain weights are not quantised so"),
         (["--release", "26.08"], "no TensorRT-LLM is known"),
         (["--engine", "max_new_tokens=4", "--release", "26.01"], "LLM() has no such argument"),
     ],

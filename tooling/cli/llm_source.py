@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tooling.cli.config_source import Source
-from tooling.errors import MissingError, UsageError
+from tooling.errors import MissingError, UsageError, suggest
 from tooling.units import parse_size
 
 if TYPE_CHECKING:
@@ -136,13 +136,27 @@ def engine_values(words: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
+def refuse_unless_known(method: str | None, known: tuple[str, ...]) -> None:
+    """Raise UsageError for a way to quantise that the engine does not have for plain weights."""
+    if method is not None and method not in known:
+        raise UsageError(
+            "plain weights are not quantised so",
+            where="--quantization",
+            got=f"`{method}`",
+            expected=", ".join(known),
+            hint=suggest(method, known) or "give weights that are quantised already: they are recognised",
+        )
+
+
 def _vllm_source(
     model_dir: Path, facts: ModelFacts, wants: Wants, ask: LlmAsk, release: Release, *, force: bool
 ) -> Source:
     from tooling.deploy.image import image_of
     from tooling.llm.plan import make_plan, set_apart
+    from tooling.llm.vllm_model import AT_LOAD
     from tooling.signature.spec import ModelSignature
 
+    refuse_unless_known(wants.quantization, AT_LOAD)
     own = engine_values(ask.engine)
     files: dict[Path, bytes] = {}
     if ask.low_latency:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _API_SETTINGS = {
     "memory": "`kv_cache_config.free_gpu_memory_fraction`",
     "GPUs": "`tensor_parallel_size`, `pipeline_parallel_size`",
+    "weights": "",
     "cache type": "`kv_cache_config.dtype`",
     "context": "`max_seq_len`",
     "sequences": "`max_batch_size`",
@@ -29,6 +30,7 @@ _API_SETTINGS = {
 _ENGINE_SETTINGS = {
     "memory": "`kv_cache_free_gpu_mem_fraction`",
     "GPUs": "`gpu_device_ids`; `--tp_size`, `--pp_size` of the build",
+    "weights": "`--qformat` of the build",
     "cache type": "`--kv_cache_dtype` of the build",
     "context": "`--max_seq_len` of the build",
     "sequences": "`max_batch_size`; `--max_batch_size` of the build",
@@ -87,6 +89,14 @@ def _api(model_dir: Path, plan: Plan, ask: LlmAsk, release: Release, image: str)
     from tooling.cli.llm_source import engine_values, serving
     from tooling.llm import llm_api
 
+    if plan.wants.quantization:
+        raise UsageError(
+            "the LLM API quantises nothing itself",
+            where="--quantization",
+            got=plan.wants.quantization,
+            expected="weights that are quantised already, which it recognises",
+            hint="quantise them with NVIDIA's ModelOpt and give that directory, or build an engine with --form bls",
+        )
     own = engine_values(ask.engine)
     content = llm_api.settings(plan, str(own.get("model", plan.facts.path)), own)
     code = " ".join(f"{llm_api.IN_IMAGE}/{name}" for name in llm_api.CODE)
@@ -106,11 +116,12 @@ def _api(model_dir: Path, plan: Plan, ask: LlmAsk, release: Release, image: str)
 
 
 def _engine(model_dir: Path, form: Any, plan: Plan, ask: LlmAsk, release: Release, image: str) -> Source:
-    from tooling.cli.llm_source import engine_values, serving
+    from tooling.cli.llm_source import engine_values, refuse_unless_known, serving
     from tooling.config.render import render
     from tooling.llm import batcher
 
     names, own = batcher.Names(model_dir.name), engine_values(ask.engine)
+    refuse_unless_known(plan.wants.quantization, batcher.FORMATS)
     _refuse_unknown(own)
     if not (plan.facts.path / "tokenizer.json").is_file():
         raise UsageError(

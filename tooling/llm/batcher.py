@@ -31,6 +31,8 @@ _SAMPLING: Final = {
     "seed": ("TYPE_UINT64", "seed"),
 }
 """The sampling inputs: their type, and what the engine calls them."""
+FORMATS: Final = ("fp8", "int8_sq", "int8_wo", "int4_awq", "int4_wo", "w4a8_awq", "nvfp4")
+"""What the image's quantize.py makes of weights."""
 _NEWER: Final = ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend")
 """Parameters that later releases look up without a default: they must be there, empty or not."""
 

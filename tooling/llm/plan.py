@@ -19,6 +19,7 @@ _MOST_SEQUENCES: Final = 256
 _ASSUMED_CONTEXT: Final = 4096
 _ASSUMED_MEAN: Final = 1024
 _DRAFTED: Final = 4
+_ONE_BYTE: Final = ("fp8", "experts_int8", "int8_sq", "int8_wo")
 _URGENT: Final = 8
 _URGENT_BUDGET: Final = 512
 CacheType = Literal["auto", "fp8"]
@@ -139,7 +140,7 @@ def _layouts(facts: ModelFacts, wants: Wants) -> list[Layout]:
     cache = 1.0 if wants.cache_type == "fp8" else float(facts.dtype_bytes)
     factor = 1.0
     if wants.quantization:
-        factor = {"fp8": 1.0}.get(wants.quantization, 0.5) / facts.dtype_bytes
+        factor = (1.0 if wants.quantization in _ONE_BYTE else 0.5) / facts.dtype_bytes
     tensor = [count for count in (1, 2, 4, 8) if count <= wants.gpus and facts.heads % count == 0]
     found = [Layout(count, 1, cache, factor) for count in tensor]
     widest = tensor[-1]
@@ -217,6 +218,7 @@ def explained(plan: Plan) -> list[Choice]:
             f"{parts.usable / gib:.2f} GiB less weights {parts.weights / gib:.2f} and work {parts.work / gib:.2f}, at "
             f"{parts.token} bytes a token on each GPU",
         ),
+        Choice("weights", *_weights_reason(plan)),
         Choice("cache type", wants.cache_type, _cache_reason(plan)),
         Choice("context", f"{plan.context} tokens", "the longest prompt with its answer; longer ones are refused"),
         Choice(
@@ -237,6 +239,15 @@ def explained(plan: Plan) -> list[Choice]:
 def _share_reason(wants: Wants) -> str:
     alone = "a share of the whole GPU, whoever else is on it"
     return alone if wants.share == UTILIZATION else f"{alone}; the rest is another engine's"
+
+
+def _weights_reason(plan: Plan) -> tuple[str, str]:
+    facts, wants = plan.facts, plan.wants
+    if facts.quantization:
+        return facts.quantization, "quantised already, as their config.json says: the engine reads it there"
+    if wants.quantization:
+        return wants.quantization, "smaller weights leave more to the cache and are read faster; answers may change"
+    return facts.dtype, "as they are, which changes no answer; fp8 (--quantization fp8) would halve 16-bit weights"
 
 
 def _cache_reason(plan: Plan) -> str:

@@ -15,11 +15,14 @@ from tooling.llm.plan import Choice, Plan, Speculation, explained
 from tooling.releases import Release
 
 FILE: Final = "model.json"
+AT_LOAD: Final = ("fp8", "bitsandbytes", "experts_int8")
+"""Ways in which vLLM itself quantises plain weights; others need weights that are quantised already."""
 _ENGINE_V1: Final = "0.8.1"  # its scheduler always prefills in chunks, and takes speculation and prefix caching with it
 _CACHED_CHUNKS: Final = "0.6.3"
 _ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "memory": ("gpu_memory_utilization",),
     "GPUs": ("tensor_parallel_size", "pipeline_parallel_size"),
+    "weights": ("quantization",),
     "cache type": ("kv_cache_dtype",),
     "context": ("max_model_len",),
     "sequences": ("max_num_seqs",),
