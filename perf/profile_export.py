@@ -26,18 +26,23 @@ _CHUNK = 1 << 20
 _DECODER = json.JSONDecoder(strict=False)
 _REQUESTS = re.compile(r'"requests"\s*:\s*\[')
 _BETWEEN = re.compile(r"[\s,]*")
-_HEADER = "sent_ns,first_ns,last_ns,responses"
+_HEADER = ("sent_ns", "first_ns", "last_ns", "responses", "tokens", "first_tokens")
+_TOKENS = "num_output_tokens"
+"""The output by which Triton's LLM backends tell, when asked, how many tokens a response holds."""
 
 
 class Requests(NamedTuple):
     """Every answered request in order of sending: when it left, when its first and last response came (ns since 1970),
-    the number of its responses; and how many there were of each kind."""
+    the number of its responses; and how many there were of each kind. `tokens` in all and `first_tokens` in the first
+    response are None where the responses do not tell."""
 
     sent_ns: Integers
     first_ns: Integers
     last_ns: Integers
     responses: Integers
     kinds: Mapping[Kind, int]
+    tokens: Integers | None = None
+    first_tokens: Integers | None = None
 
     @property
     def latency_ns(self) -> Integers:
@@ -51,7 +56,7 @@ def read_profile_export(path: Path, *, empty_finals: bool = False) -> Requests:
     `empty_finals` leaves the last response of each request out, where it only says that there are no more. Raises
     ExternalError for a damaged file.
     """
-    columns = [array("q") for _ in range(4)]
+    columns = [array("q") for _ in _HEADER]
     kinds: Counter[Kind] = Counter()
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
@@ -59,7 +64,7 @@ def read_profile_export(path: Path, *, empty_finals: bool = False) -> Requests:
                 times = request["response_timestamps"]
                 if empty_finals and len(times) > 1:
                     times = times[:-1]
-                row = (request["timestamp"], times[0], times[-1], len(times))
+                row = (request["timestamp"], times[0], times[-1], len(times), *_told_tokens(request))
                 for column, value in zip(columns, row, strict=True):
                     column.append(value)
                 kinds[_kind(request["request_inputs"])] += 1
@@ -74,19 +79,21 @@ def read_profile_export(path: Path, *, empty_finals: bool = False) -> Requests:
 
 def write_requests(path: Path, requests: Requests) -> None:
     """The times as CSV, a line a request: some 60 bytes in place of all its tensors."""
-    rows = zip(*(column.tolist() for column in requests[:4]), strict=True)
-    write_atomic(path, "\n".join([_HEADER, *(",".join(map(str, row)) for row in rows), ""]))
+    columns = [column for column in (*requests[:4], requests.tokens, requests.first_tokens) if column is not None]
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    header = ",".join(_HEADER[: len(columns)])
+    write_atomic(path, "\n".join([header, *(",".join(map(str, row)) for row in rows), ""]))
 
 
 def read_requests(path: Path) -> Requests:
     """The times that `write_requests` wrote; the kinds of the requests are not kept."""
-    rows = np.loadtxt(path, delimiter=",", skiprows=1, dtype=np.int64, ndmin=2).reshape(-1, 4)
-    return _requests(rows.T, {})
+    return _requests(np.loadtxt(path, delimiter=",", skiprows=1, dtype=np.int64, ndmin=2).T, {})
 
 
 def _requests(columns: Integers, kinds: Mapping[Kind, int]) -> Requests:
-    sent, first, last, responses = columns
-    return Requests(sent, first, last, responses, kinds)
+    sent, first, last, responses, *tokens = columns
+    told = tokens if tokens and (tokens[0] > 0).any() else (None, None)
+    return Requests(sent, first, last, responses, kinds, *told)
 
 
 def _objects(file: TextIO) -> Iterator[dict[str, Any]]:
@@ -110,6 +117,17 @@ def _objects(file: TextIO) -> Iterator[dict[str, Any]]:
             continue
         step = _CHUNK
         yield request
+
+
+def _told_tokens(request: Mapping[str, Any]) -> tuple[int, int]:
+    """Tokens of all responses and of the first; 0 where they do not tell."""
+    counts = [_sum(output.get(_TOKENS, 0)) for output in request.get("response_outputs", ())]
+    return sum(counts), counts[0] if counts else 0
+
+
+def _sum(value: Any) -> int:
+    """An element or a list of them; the empty text of an empty response is none."""
+    return sum(value) if isinstance(value, list) else int(value or 0)
 
 
 def _kind(inputs: Mapping[str, Any]) -> Kind:
@@ -164,15 +182,18 @@ def lateness_ns(requests: Requests, planned_ns: Integers) -> Integers:
 
 
 def stream_figures(requests: Requests) -> dict[str, float]:
-    """Times to the first response, mean times between the responses of a request, and responses a second, under
-    Measurement's names. Triton's LLM backends send a response for each token."""
+    """Times to the first response, mean times between the tokens of a request, and tokens a second, under Measurement's
+    names. Where responses do not tell their tokens each counts as one: Triton's LLM backends send one for each token,
+    but several together to a client that they are ahead of."""
+    tokens = requests.responses if requests.tokens is None else requests.tokens
+    later = tokens - (1 if requests.first_tokens is None else requests.first_tokens)
     figures = {f"ttft_{name}": value for name, value in percentiles_us(requests.first_ns - requests.sent_ns).items()}
-    several = requests.responses > 1
+    several = later > 0
     if several.any():
-        spent, gaps = (requests.last_ns - requests.first_ns)[several], requests.responses[several] - 1
-        figures |= {f"itl_{name}": value for name, value in percentiles_us(spent // gaps).items()}
+        spent = (requests.last_ns - requests.first_ns)[several] // later[several]
+        figures |= {f"itl_{name}": value for name, value in percentiles_us(spent).items()}
     span_ns = int(requests.last_ns.max() - requests.sent_ns.min())
-    return {**figures, "tokens_per_s": float(requests.responses.sum()) / max(span_ns, 1) * 1e9}
+    return {**figures, "tokens_per_s": float(tokens.sum()) / max(span_ns, 1) * 1e9}
 
 
 def percentiles_us(values_ns: Integers) -> dict[str, float]:

@@ -128,6 +128,21 @@ def test_streams_have_times_to_the_first_and_between_responses():
     assert "itl_p50_us" not in stream_figures(requests_of([0], [5], [5]))
 
 
+def test_several_tokens_in_a_response_are_counted(tmp_path):
+    """3 tokens at 1 ms, 2 at 5 ms, 1 at 7 ms, and an empty last response: 3 later ones in 6 ms."""
+    outputs = [{"num_output_tokens": 3}, {"num_output_tokens": [1, 1]}, {"num_output_tokens": 1}]
+    outputs.append({"num_output_tokens": ""})
+    times = [1_000_000, 5_000_000, 7_000_000, 7_000_500]
+    request = {"timestamp": 0, "request_inputs": {}, "response_timestamps": times, "response_outputs": outputs}
+    (tmp_path / "export.json").write_text(json.dumps({"experiments": [{"requests": [request]}]}))
+    read = read_profile_export(tmp_path / "export.json", empty_finals=True)
+    figures = stream_figures(read)
+    assert (figures["ttft_p50_us"], figures["itl_p50_us"]) == (1_000, 2_000)
+    assert figures["tokens_per_s"] == pytest.approx(6 / 0.007)
+    write_requests(tmp_path / "requests.csv", read)
+    assert stream_figures(read_requests(tmp_path / "requests.csv")) == figures
+
+
 def test_the_mix_that_was_sent_is_compared_with_the_declared_one(tmp_path):
     path = tmp_path / "in.json"
     steps = [{"ids": {"content": [1] * n, "shape": [n]}, "half": {"b64": "AAA=", "shape": [1]}} for n in (3, 3, 9)]

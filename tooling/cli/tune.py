@@ -9,6 +9,7 @@ import typer
 
 from tooling.cli.app import console_of
 from tooling.cli.options import CLIENTS, MOST, WORKLOAD_HELP, counts, duration_us, grid_of, workload_of
+from tooling.cli.tune_llm import is_vllm, tune_vllm
 from tooling.cli.tune_several import several
 from tooling.console import Console
 from tooling.errors import UsageError
@@ -33,7 +34,7 @@ def tune(
     models: list[Path] = typer.Argument(
         metavar="MODEL_DIR…",
         help="A model directory REPO/NAME with its config.pbtxt; of an ensemble its largest ONNX model is tuned. "
-        "Several of one repository are tuned under the traffic of all.",
+        "Several of one repository are tuned under the traffic of all. Of a vLLM model its scheduler is tuned.",
     ),
     concurrency: int | None = typer.Option(
         None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."
@@ -41,6 +42,9 @@ def tune(
     request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second, sent on schedule."),
     workload: Path | None = typer.Option(None, metavar="FILE", help=WORKLOAD_HELP),
     lengths: str = typer.Option("", metavar="N,…", help="Token lengths of the requests. Default: real sentences."),
+    output_lengths: str = typer.Option(
+        "", metavar="N,…", help="Of a vLLM model: tokens to generate, drawn from these [16,64,128]."
+    ),
     input_data: Path | None = typer.Option(
         None, metavar="FILE", help="Your own requests, in perf_analyzer's JSON; implies --direct."
     ),
@@ -101,6 +105,35 @@ def tune(
 
     console = console_of(context)
     model = models[0]
+    if any(map(is_vllm, models)):
+        if len(models) > 1:
+            raise UsageError("a vLLM model is tuned by itself", got=f"{len(models)} models", expected="one")
+        others: dict[str, object] = {
+            "--workload": workload,
+            "--weight": weight,
+            "--input-data": input_data,
+            "--objective": objective,
+            "--max-p99": max_p99,
+        }
+        others |= {"--instances": instances, "--threads": threads, "--delay": delay, "--max-batch-size": max_batch_size}
+        others |= {"--budget": budget, "--also": also, "--direct": direct, "--study": study, "--report": report}
+        others |= {"--for-rate": for_rate, "--price-per-hour": price_per_hour, "--owner": owner}
+        others |= {"--url": url, "--from-model-analyzer": from_model_analyzer, "--tokenizer": tokenizer}
+        met = tune_vllm(
+            model,
+            console,
+            concurrency=concurrency,
+            request_rate=request_rate,
+            lengths=counts("--lengths", lengths),
+            outputs=counts("--output-lengths", output_lengths),
+            slo=slo,
+            seed=seed,
+            apply=apply,
+            others=others,
+        )
+        raise typer.Exit(0 if met else 1)
+    if output_lengths:
+        raise UsageError("only a vLLM model generates", where="--output-lengths", got=f"{model} has another backend")
     if weight and len(models) == 1:
         raise UsageError("there is only one model", where="--weight", got=", ".join(weight))
     if input_data and lengths:

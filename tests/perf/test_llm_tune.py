@@ -1,0 +1,125 @@
+"""The search over vLLM's scheduler settings: what the sweep proposes, what is chosen, and what is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perf.llm_tune import LlmTraffic, Setting, Tried, apply_setting, choose, read_arguments, sweep
+from perf.sim.llm import StepTime
+from perf.slo import Slo
+from tooling.errors import UsageError
+
+FLAT = StepTime(fixed_us=10_000, per_token_us=5, per_sequence_us=50, per_kv_token_us=0)
+STEEP = StepTime(fixed_us=2_000, per_token_us=5, per_sequence_us=2_000, per_kv_token_us=0)
+CROWD = LlmTraffic(prompts=(20, 40), outputs=(10, 60), clients=16, requests=64)
+TOKENS = Slo.parse("tokens_per_s")
+
+
+def proposed(
+    now: Setting, law: StepTime, slo: Slo = TOKENS, traffic: LlmTraffic = CROWD, **arguments: Any
+) -> list[Tried]:
+    return sweep(now, arguments, traffic, slo, law, cache_tokens=100_000)[1]
+
+
+def test_too_few_places_are_found() -> None:
+    current, better = sweep(Setting(2, 2048), {}, CROWD, TOKENS, FLAT, 100_000)
+    assert 1 <= len(better) <= 2
+    assert all(one.setting.max_num_seqs >= 16 for one in better)
+    assert better[0].predicted["tokens_per_s"] > 3 * current.predicted["tokens_per_s"]
+
+
+def test_where_nothing_gains_nothing_is_proposed() -> None:
+    """As many places as clients, and a budget that holds them: more changes nothing."""
+    assert proposed(Setting(16, 2048), FLAT) == []
+
+
+def test_a_limit_between_tokens_takes_fewer_places() -> None:
+    """Each sequence costs 2 ms a step: 16 at once are 34 ms apart, which the limit of 20 ms does not allow."""
+    better = proposed(Setting(16, 2048), STEEP, Slo.parse("itl_p95<20ms,tokens_per_s"))
+    assert better
+    assert all(4 <= one.setting.max_num_seqs <= 8 for one in better)
+    assert all(one.predicted["itl_p95_us"] < 20_000 for one in better)
+
+
+def test_without_chunked_prefill_a_step_holds_the_longest_context() -> None:
+    better = proposed(Setting(2, 2048), FLAT, enable_chunked_prefill=False, max_model_len=1500)
+    assert better
+    assert all(one.setting.max_num_batched_tokens >= 1500 for one in better)
+
+
+def test_a_rate_is_played_at_random_times() -> None:
+    traffic = LlmTraffic((20,), (30,), rate_rps=5.0, requests=10, seed=3)
+    times = traffic.due_s()
+    assert times is not None and len(times) == 10 and times == sorted(times)
+    assert times == traffic.due_s()
+    assert traffic.asks() == traffic.asks()
+    assert LlmTraffic((20,), (30,), clients=2).due_s() is None
+
+
+def tried(setting: Setting, *tokens: float, itl_us: float = 1.0) -> Tried:
+    runs = tuple({"tokens_per_s": value, "itl_p95_us": itl_us} for value in tokens)
+    return Tried(setting, runs[0], runs)
+
+
+def test_who_gains_in_every_round_is_chosen() -> None:
+    current = tried(Setting(2, 512), 100, 100, 100)
+    sure, unsure = tried(Setting(8, 512), 120, 130, 125), tried(Setting(16, 512), 200, 200, 101)
+    assert choose(current, [unsure, sure], TOKENS) is sure
+    assert choose(current, [unsure], TOKENS) is current
+    assert choose(current, [], TOKENS) is current
+
+
+def test_a_limit_that_the_measurement_breaks_is_not_chosen() -> None:
+    slo = Slo.parse("itl_p95<10ms,tokens_per_s")
+    current, fast = tried(Setting(2, 512), 100, 100, 100), tried(Setting(8, 512), 300, 300, 300, itl_us=20_000)
+    assert choose(current, [fast], slo) is current
+    late = tried(Setting(32, 512), 300, 300, 300, itl_us=50_000)
+    kept = tried(Setting(4, 512), 150, 150, 150, itl_us=5_000)
+    assert choose(late, [kept], slo) is kept, "what keeps the limits beats what does not"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "llm" / "1").mkdir(parents=True)
+    (tmp_path / "llm" / "config.pbtxt").write_text('backend: "vllm"\n')
+    (tmp_path / "llm" / "1" / "model.json").write_text('{"model": "/m", "max_num_seqs": 4}')
+    return tmp_path / "llm"
+
+
+def test_a_setting_is_written_among_the_other_arguments(model: Path) -> None:
+    apply_setting(model, Setting(16, 1024))
+    written = {"model": "/m", "max_num_seqs": 16, "max_num_batched_tokens": 1024}
+    assert json.loads((model / "1" / "model.json").read_text()) == written == read_arguments(model)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"max_num_seqs": 0}', '{"max_num_seqs": "8"}', '{"max_num_seqs": true}']
+)
+def test_arguments_that_cannot_be_tuned(model: Path, text: str) -> None:
+    (model / "1" / "model.json").write_text(text)
+    with pytest.raises(UsageError, match=r"model\.json"):
+        read_arguments(model)
+
+
+def test_what_has_no_version(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no model directory with a version"):
+        read_arguments(tmp_path / "none")
+
+
+def test_options_of_other_backends_are_refused(model: Path, run_cli: Callable[..., Any]) -> None:
+    result = run_cli("tune", model, "--instances", "2", "--budget", "90s")
+    assert (result.code, result.out) == (2, "")
+    assert "--instances, --budget: not for a vLLM model" in result.err
+    assert run_cli("tune", model, "--concurrency", "2", "--request-rate", "3").code == 2
+    assert run_cli("tune", model, "--output-lengths", "x").code == 2
+
+
+def test_only_a_vllm_model_generates(tmp_path: Path, run_cli: Callable[..., Any]) -> None:
+    result = run_cli("tune", tmp_path, "--output-lengths", "5")
+    assert result.code == 2
+    assert "only a vLLM model generates" in result.err

@@ -1,0 +1,83 @@
+"""`tritune tune` of a vLLM model: its scheduler's settings in place of Triton's batcher. Layer: cli."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tooling.cli.options import CLIENTS
+from tooling.console import Console, table
+from tooling.errors import TrituneError, UsageError
+from tooling.units import format_duration_us
+
+if TYPE_CHECKING:
+    from perf.llm_tune import LlmTuned, Tried
+
+_PROMPTS, _OUTPUTS = (16, 64, 256), (16, 64, 128)
+
+
+def is_vllm(model: Path) -> bool:
+    """Whether the directory's config names the vLLM backend."""
+    from tooling.repository import read_config
+
+    try:
+        return bool(read_config(model).backend == "vllm")
+    except TrituneError:
+        return False
+
+
+def tune_vllm(
+    model: Path,
+    console: Console,
+    *,
+    concurrency: int | None,
+    request_rate: float | None,
+    lengths: tuple[int, ...],
+    outputs: tuple[int, ...],
+    slo: str,
+    seed: int,
+    apply: bool,
+    others: dict[str, object],
+) -> bool:
+    """Tune, write where asked, and print; whether the limits are met. `others` are options that mean nothing here."""
+    from perf.llm_tune import LlmTraffic, apply_setting, tune_llm
+    from perf.slo import Slo
+    from tooling.runtime import find_llm, find_runtime
+
+    if given := [option for option, value in others.items() if value]:
+        raise UsageError(
+            f"{', '.join(given)}: not for a vLLM model",
+            where=model,
+            expected="--concurrency or --request-rate, --lengths, --output-lengths, --slo, --seed, --apply",
+            hint="its engine batches by itself; see docs/llm.md",
+        )
+    if concurrency and request_rate:
+        raise UsageError("--concurrency and --request-rate exclude each other", hint="give one of them")
+    clients = concurrency or (None if request_rate else CLIENTS)
+    traffic = LlmTraffic(lengths or _PROMPTS, outputs or _OUTPUTS, clients, request_rate, seed=seed)
+    wanted = Slo.parse(slo or "tokens_per_s", "--slo")
+    runtime = find_runtime()
+    find_llm(runtime)
+    result = tune_llm(model, traffic, wanted, runtime=runtime, console=console)
+    changed = result.chosen is not result.current
+    written = apply_setting(model, result.chosen.setting) if apply and changed and result.met else None
+    data = {**result.to_dict(), "written": str(written.absolute()) if written else None}
+    console.result(data, _text(result, written))
+    return result.met
+
+
+def _text(result: LlmTuned, written: Path | None) -> str:
+    rows = [_row("current", result.current), *(_row("candidate", one) for one in result.tried)]
+    shown = table(["", "setting", "tokens/s", "predicted", "TTFT p95", "ITL p95"], rows)
+    same = result.chosen is result.current
+    verdict = "no other setting is surely better" if same else f"{result.chosen.setting} is surely better"
+    lines = [shown, "", f"{result.traffic}; medians of {len(result.current.measured)} runs; {result.points} points."]
+    lines.append(f"Chosen: {verdict}.")
+    lines += [f"{judgement}" for judgement in result.slo.judge(result.chosen.figures)]
+    return "\n".join([*lines, *([f"written {written}"] if written else [])])
+
+
+def _row(name: str, one: Tried) -> list[str]:
+    seen = one.figures
+    times = (format_duration_us(round(seen.get(figure, 0))) for figure in ("ttft_p95_us", "itl_p95_us"))
+    return [name, str(one.setting), f"{seen['tokens_per_s']:.0f}", f"{one.predicted['tokens_per_s']:.0f}", *times]
