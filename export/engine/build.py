@@ -43,6 +43,11 @@ def command_of(request: EngineRequest, builder: Builder | None) -> tuple[str, ..
     return container_command(request)
 
 
+def shell_line(request: EngineRequest, builder: Builder | None = None) -> str:
+    """The command as a shell takes it; docker mounts only directories that are there."""
+    return f"mkdir -p {shlex.quote(str(request.plan.parent))} && {shlex.join(command_of(request, builder))}"
+
+
 def build_engine(request: EngineRequest, builder: Builder | None, source_sha256: str, console: Console) -> EngineResult:
     """Build `request.plan` and `model.plan.json` beside it; both or neither.
 
@@ -141,7 +146,7 @@ def _compute_capability(request: EngineRequest) -> str:
 
 
 def _elsewhere(request: EngineRequest) -> str:
-    return f"run on the machine with the GPU: {shlex.join(container_command(request))}"
+    return f"run on the machine with the GPU: {shell_line(request)}"
 
 
 def _run(command: Sequence[str], where: Path) -> None:

@@ -55,6 +55,7 @@ def test_flags_follow_the_models(run_cli: Run, repository: Any, services: Read, 
         *("--cache-config=local,size=104857600", "--rate-limit=execution_count", "--rate-limit-resource=R:3"),
     ]
     assert "devices" not in triton["deploy"]["resources"].get("reservations", {})
+    assert "triton-cpu" not in (tmp_path / "out" / "docker-compose.yml").read_text()
 
 
 def test_what_was_tuned_is_drawn_beside_what_is(run_cli: Run, repository: Any, tmp_path: Path) -> None:

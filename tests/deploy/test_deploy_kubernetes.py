@@ -159,6 +159,17 @@ def test_kserve_and_pod_monitor_have_the_fields_of_their_definitions(rendered: A
 
 
 @pytest.mark.parametrize(
+    ("argv", "overlay"),
+    [([], "pvc"), (["--bucket", "s3://b/m"], "object-store"), (["--image", "registry/models:1"], "image")],
+)
+def test_the_next_command_applies_the_overlay_that_fits(
+    argv: list[str], overlay: str, run_cli: Run, repository: Any, tmp_path: Path
+) -> None:
+    done = run_cli("deploy", "kubernetes", repository(m=PYTHON), "-o", tmp_path / "out", *argv)
+    assert done.out.splitlines()[-1] == f"next: kubectl apply -k {tmp_path}/out/overlays/{overlay}"
+
+
+@pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["--name", "Enc_1"], "no name for Kubernetes"),

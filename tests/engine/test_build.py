@@ -28,7 +28,9 @@ def test_no_builder_at_all(request_for: Make) -> None:
     with pytest.raises(MissingError, match="no trtexec builder here") as raised:
         build_engine(request, "trtexec", "0" * 64, SILENT)
     (problem,) = raised.value.problems
-    assert problem.hint == f"run on the machine with the GPU: {shlex.join(container_command(request))}"
+    assert problem.hint == (
+        f"run on the machine with the GPU: mkdir -p {request.plan.parent} && {shlex.join(container_command(request))}"
+    )
     assert not request.plan.parent.exists()
 
 

@@ -157,7 +157,8 @@ def kubernetes(
     )
     files = render_kubernetes(found, flags, served, options)
     driver = _driver(served) if gpus else ()
-    _write(console, output, files, f"kubectl apply -k {output / 'overlays' / 'pvc'}", driver, force=force)
+    place = "object-store" if bucket else "image" if image else "pvc"
+    _write(console, output, files, f"kubectl apply -k {output / 'overlays' / place}", driver, force=force)
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,7 +117,7 @@ def export_engine(
 
     Raises as `build_engine` does, and UsageError for options that contradict each other.
     """
-    from export.engine.build import build_engine, command_of
+    from export.engine.build import build_engine, command_of, shell_line
     from export.engine.request import overflow_warning
     from export.source import file_digest
 
@@ -128,7 +127,7 @@ def export_engine(
         command = command_of(request, ask.builder)
         if warning := overflow_warning(request):
             console.warning(warning)
-        console.result({"command": list(command), "plan": str(request.plan)}, shlex.join(command))
+        console.result({"command": list(command), "plan": str(request.plan)}, shell_line(request, ask.builder))
         return
     result = build_engine(request, ask.builder, file_digest(onnx), console)
     console.result(_data(result), _text(result))
