@@ -177,7 +177,7 @@ def test_more_outputs_when_asked(served: EmbeddedServer) -> None:
     ("arguments", "words"),
     [
         ({"max_num_seq": 4}, "max_num_seq"),
-        ({"kv_cache_memory_bytes": 1000}, "KV cache"),
+        ({"kv_cache_memory_bytes": 1000}, "No available memory for the cache blocks"),
         ({"model": "/no/such/directory"}, "/no/such/directory"),
         ({"enable_lora": "true"}, "cannot find"),
     ],
