@@ -32,7 +32,7 @@ _SERVICE = "/inference.GRPCInferenceService/"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would cost more than all the rest of it
 class Answer:
     """The outputs of one request by name, and the model and version that made them."""
 
@@ -84,13 +84,14 @@ class Client:
         self._known: _Model | None = None
         self._channel: Any = None
         self._call: Any = None
+        self._failure: type[Any] = Exception
 
     async def __aenter__(self) -> Client:
         from grpc import aio
         from tritonclient.grpc import service_pb2 as pb
 
         size = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-        self._channel = aio.insecure_channel(self.url, options=size)
+        self._channel, self._failure = aio.insecure_channel(self.url, options=size), aio.AioRpcError
         decode = pb.ModelInferResponse.FromString
         self._call = self._channel.unary_unary(f"{_SERVICE}ModelInfer", response_deserializer=decode)
         return self
@@ -143,15 +144,14 @@ class Client:
             if tensor.free and tensor.free[-1] < array.ndim:
                 axis = tensor.free[-1]
                 longest = max(longest, array.shape[axis])
-                array = grown(array, axis, self._edge(array.shape[axis]), pad)
+                if self._edges:
+                    array = grown(array, axis, self._edge(array.shape[axis]), pad)
             shapes.append((name, tensor.datatype, array.shape))
             content = to_bytes(array, tensor)
             contents += (content_head(len(content)), content)
-        return _Request(tuple(shapes), b"".join(contents), longest, self._edge(longest))
+        return _Request(tuple(shapes), b"".join(contents), longest, self._edge(longest) if self._edges else longest)
 
     def _edge(self, length: int) -> int:
-        if not self._edges:
-            return length
         place = bisect_left(self._edges, length)
         if place == len(self._edges):
             most = f"at most {self._edges[-1]}"
@@ -162,15 +162,13 @@ class Client:
         self, model: str, request: _Request, timeout_s: float | None, queue: tuple[int, int]
     ) -> tuple[str, Any]:
         """The model that answered and its reply; a candidate that is gone hands its requests to the model."""
-        from grpc.aio import AioRpcError
-
         clock = asyncio.get_running_loop().time
         ends = None if timeout_s is None else clock() + timeout_s
         for attempt in itertools.count(1):
             body = request_head(model, request.shapes, *queue) + request.contents
             try:
                 return model, await self._call(body, timeout=None if ends is None else ends - clock())
-            except AioRpcError as error:
+            except self._failure as error:
                 code, words = error.code().name, error.details() or error.code().name
             if code == "DEADLINE_EXCEEDED":
                 raise TimeoutError(f"{self.url}, `{model}`: no answer within {timeout_s} s")
@@ -188,7 +186,6 @@ class Client:
 
     async def _learn(self, timeout_s: float | None) -> _Model:
         """Names, types and shapes of the model's tensors, asked once."""
-        from grpc.aio import AioRpcError
         from tritonclient.grpc import service_pb2 as pb
 
         ask = self._channel.unary_unary(
@@ -198,7 +195,7 @@ class Client:
         )
         try:
             told = await ask(pb.ModelMetadataRequest(name=self.model), timeout=timeout_s)
-        except AioRpcError as error:
+        except self._failure as error:
             words = error.details() or error.code().name
             raise ExternalError(words, where=f"`{self.model}` at {self.url}", hint="is the model loaded?") from None
         self._known = _Model(tensors(told.inputs), tensors(told.outputs))
@@ -210,7 +207,7 @@ def _outputs(reply: Any, known: _Model, request: _Request) -> dict[str, Array]:
     found = {}
     for output, raw in zip(reply.outputs, reply.raw_output_contents, strict=True):
         tensor = known.outputs.get(output.name) or Tensor.of(output.datatype, ())
-        array = from_bytes(raw, tensor).reshape(output.shape)
+        array = from_bytes(raw, tensor).reshape(tuple(output.shape))
         found[output.name] = (
             array if request.edge == request.length else cut(array, tensor, request.edge, request.length)
         )

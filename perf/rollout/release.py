@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perf.client.split import Split
 from perf.rollout.ledger import FOLDER, Entry, Ledger
@@ -92,6 +92,7 @@ class Release:
                 _move(source, self.model_dir / to)
             self.server.load(self.name)
             self._require_served([version])
+            self._require_the_config_that_passed()
         except BaseException:
             self._put_back(entry)
             with suppress(TrituneError):
@@ -154,6 +155,25 @@ class Release:
                 expected=", ".join(map(str, versions)),
                 hint=f"does it serve {self.model_dir}? With --model-config-name, say it here too: --config-name",
             )
+
+    def _require_the_config_that_passed(self) -> None:
+        """A server with another `--model-config-name` takes another file for its config than the one that was tried."""
+        tried, served = (_comparable(self.server.model_config(name)) for name in (self.next_name, self.name))
+        if tried != served:
+            other = sorted(key for key in {*tried, *served} if tried.get(key) != served.get(key))
+            raise ExternalError(
+                "the server takes another config for the new version than the one that passed the gates",
+                where=f"{self.server.url}, `{self.name}`",
+                got=f"other {', '.join(other)}",
+                hint="with --model-config-name (`tritune serve --config-name`), say it here too: --config-name",
+            )
+
+
+def _comparable(config: dict[str, Any]) -> dict[str, Any]:
+    """A config in force without what follows from the model's name, or says which version serves."""
+    groups = [{**group, "name": ""} for group in config.get("instance_group", [])]
+    rest = {key: value for key, value in config.items() if key not in ("name", "version_policy")}
+    return {**rest, "instance_group": groups}
 
 
 def _versions(directory: Path) -> list[int]:

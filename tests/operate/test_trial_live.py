@@ -258,3 +258,30 @@ def test_a_guarded_load_api_gets_its_key(
         done = run_cli(*argv)
         assert done.code == 0, done.err
         assert server.model_config("scale")["instance_group"][0]["count"] == 2
+
+
+@pytest.mark.long
+def test_the_config_for_the_hardware_is_replaced_where_the_server_takes_it(
+    tmp_path: Path, scaled: Callable[..., Path], serving: Any, run_cli: Any
+) -> None:
+    from tooling.server.flags import ServerFlags
+
+    model = scaled(tmp_path / "models with a blank")
+    portable = (model / "config.pbtxt").read_text()
+    own = model / "configs" / "cpu-2.pbtxt"
+    own.parent.mkdir()
+    own.write_text(portable)
+    with serving(model.parent, "scale", flags=ServerFlags(config_name="cpu-2")) as server:
+        argv = ["promote", model, "instances=2", "--url", server.http_url, *FAST, "--json"]
+        other = run_cli(*argv)
+        assert (other.code, "the server takes another config for the new version" in other.err) == (4, True)
+        assert (own.read_text(), (model / "config.pbtxt").read_text()) == (portable, portable)
+        assert server.model_config("scale")["instance_group"][0]["count"] == 1
+        done = run_cli(*argv, "--config-name", "cpu-2")
+        assert done.code == 0, done.err
+        assert "count: 2" in own.read_text()
+        assert (model / "config.pbtxt").read_text() == portable
+        assert server.model_config("scale")["instance_group"][0]["count"] == 2
+        assert run_cli("rollback", model, "--url", server.http_url).code == 0
+        assert own.read_text() == portable
+        assert server.model_config("scale")["instance_group"][0]["count"] == 1
