@@ -250,7 +250,6 @@ def torchscript() -> bytes:
                       "model.plan.json": json.dumps(SIDECAR).encode()}, ["--max-queue-delay", "1ms"]),
         ("openvino", {"model.xml": IR.encode()}, ["--max-batch-size", "4", "--threads", "2"]),
         ("pytorch", {"model.pt": torchscript()}, ["--input", "I__0:FP32:-1,3", "--output-tensor", "O__0:FP32:-1,3"]),
-        ("vllm", {"model.json": b'{"model": "facebook/opt-125m"}'}, []),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
