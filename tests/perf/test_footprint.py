@@ -46,6 +46,7 @@ def test_the_fullest_gpu_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.live
+@pytest.mark.long
 def test_a_tuning_says_what_it_does_not_try(layered: Any, tmp_path: Path, run_cli: Any, monkeypatch: Any) -> None:
     model = layered(tmp_path / "repo" / "encoder", 1)
     room = Room.here(model / "1/model.onnx", gpu=False)
