@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -130,19 +129,6 @@ def test_a_sequence_is_its_own_whoever_shares_its_steps(streams: Streams) -> Non
     streams.wait(*(f"one of four {number}" for number in range(4)))
     letters = {name: b"".join(row[0] for row in rows) for name, rows in streams.answers.items() if name != "done"}
     assert letters["one of four 2"] == letters["alone"] != letters["one of four 1"]
-
-
-def test_cancelled_sequences_leave_their_place(server: EmbeddedServer, streams: Streams) -> None:
-    """Four that would take minutes are cancelled with their stream: the next begins at once."""
-    long = Streams(server.grpc_url, "stepwise")
-    for number in range(4):
-        long.begin(f"{number}", 10_000)
-    long.wait(*"0123", letters=1)
-    long.close()
-    began = time.monotonic()
-    streams.begin("next", 2)
-    streams.wait("next")
-    assert time.monotonic() - began < 20
 
 
 def test_the_example_passes_the_check(run_cli: Any, tmp_path: Path) -> None:
