@@ -219,7 +219,7 @@ def summary(name: str, piece: Piece, slo: Slo) -> str:
         describe(from_dict(rounds[0]["knobs"]["minilm.ours"])),
         f"{tuned['points']} in {tuned['runs']} runs, {tuned['wall_s']:.0f} s",
         f"{ours[1] / best[1]:.2f}" if ours[0] == best[0] else "limits kept by one only",
-        f"{ours[1] / default[1]:.2f}",
+        f"{ours[1] / default[1]:.2f}" if default[0] else "the config as it was fails",
         f"{len(piece.of('grid'))}",
         f"{others:.1f}",
     ]
