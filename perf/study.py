@@ -3,19 +3,17 @@ measurement, knows files but no server."""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from perf.measurement import Measurement
+from perf.record_file import RecordFile
 from tooling.console import Console
 from tooling.errors import ExternalError, Problem, UsageError
 from tooling.repository import refuse_constant
@@ -40,14 +38,21 @@ class Study:
         self._session = session
         self.header: Record = {"record": "header", "schema_version": SCHEMA_VERSION, **header}
         self.records: list[Record] = []
-        self._file: FileIO | None = None
+        self._file = RecordFile(self.path)
 
     def __enter__(self) -> Study:
         if self.path.exists() and not self.path.is_file():
             raise UsageError("not a regular file", where=self.path, hint="give another --study directory")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("a+b", buffering=0)  # so that closing writes no rest of a line
+            content = self._file.open()
+        except BlockingIOError as error:
+            raise UsageError(
+                "the study is in use by another process",
+                where=self.path,
+                expected="one writer at a time",
+                hint="wait until it ends, or give another --study directory",
+            ) from error
         except OSError as error:
             raise UsageError(
                 "the study cannot be written",
@@ -56,8 +61,7 @@ class Study:
                 hint="give another --study directory",
             ) from error
         try:
-            self._lock()
-            self._load()
+            self._load(content)
         except BaseException:
             self._file.close()
             raise
@@ -66,8 +70,7 @@ class Study:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file:
-            self._file.close()  # gives the lock up too
+        self._file.close()  # gives the lock up too
 
     def append(self, record: Record) -> Record:
         """Write one line and wait until it is on disk; returns the record. Raises UsageError when the disk refuses."""
@@ -79,17 +82,9 @@ class Study:
         return record
 
     def _write(self, record: Record) -> None:
-        """A whole line or none: what a full disk cut off is taken away again."""
-        assert self._file is not None, "the study is not open"
-        end = self._file.seek(0, os.SEEK_END)
         try:
-            line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
-            while line:
-                line = line[self._file.write(line) :]
-            os.fsync(self._file.fileno())
+            self._file.append(record)
         except OSError as error:
-            with suppress(OSError):
-                os.ftruncate(self._file.fileno(), end)
             raise UsageError(
                 "the study cannot be written",
                 where=self.path,
@@ -97,25 +92,8 @@ class Study:
                 hint="make room: what was measured before is kept, and the same command goes on from there",
             ) from error
 
-    def _lock(self) -> None:
-        assert self._file is not None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UsageError(
-                "the study is in use by another process",
-                where=self.path,
-                expected="one writer at a time",
-                hint="wait until it ends, or give another --study directory",
-            ) from error
-
-    def _load(self) -> None:
-        assert self._file is not None
-        content = self.path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):  # a kill tore the last line: it was never reported as done
-            self._file.truncate(whole)
-        lines = list(_parse(content[:whole], self.path))
+    def _load(self, content: bytes) -> None:
+        lines = list(_parse(content, self.path))
         if not lines:
             self._write(self.header)
             return

@@ -228,14 +228,44 @@ class EmbeddedTarget(Target):
         return self._names[directory]
 
 
-class RunningTarget(Target):
+class OnServer(Target):
+    """Of a server that runs already: what is asked of it."""
+
+    protocol = "http"
+    server: RunningServer
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    @property
+    def http_url(self) -> str:
+        return self.server.url
+
+    @property
+    def pid(self) -> None:
+        return None
+
+    def scatter(self) -> None: ...
+
+    def stats(self, name: str) -> dict[str, Any]:
+        return self.server.stats(name)
+
+    def config_in_force(self, name: str) -> dict[str, Any]:
+        return self.server.model_config(name)
+
+    def trace(self, name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
+        return self.server.trace(name, settings)
+
+
+class RunningTarget(OnServer):
     """A server that runs already, and one model on it, by default the only one.
 
     Without `reconfigure` it is only measured, as it is; with it variants are loaded in place of the model's own
     configuration, which is loaded again at the end, whatever ends the block (see Journal).
     """
 
-    protocol, side_by_side = "http", False
+    side_by_side = False
 
     def __init__(self, url: str, model: str, *, reconfigure: bool = False, journals: Path | None = None) -> None:
         self.server, self.reconfigure = RunningServer(url), reconfigure
@@ -270,18 +300,6 @@ class RunningTarget(Target):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
-
-    @property
-    def url(self) -> str:
-        return self.server.url
-
-    @property
-    def http_url(self) -> str:
-        return self.server.url
-
-    @property
-    def pid(self) -> None:
-        return None
 
     def facts(self) -> dict[str, Any]:
         return {"url": self.url, "name": self._identity.name, "tritonserver": self._identity.version}
@@ -339,8 +357,6 @@ class RunningTarget(Target):
         self._current = self._journal.change(self._original, wanted)
         self._config, self._counted = variant.config, 0
 
-    def scatter(self) -> None: ...
-
     def check(self, name: str) -> None:
         try:
             same = self.server.identity() == self._identity and self.server.model_config(name) == self._current
@@ -354,15 +370,6 @@ class RunningTarget(Target):
         if counted < self._counted:
             raise self._other("the server was restarted, or the model loaded anew")
         self._counted = counted
-
-    def stats(self, name: str) -> dict[str, Any]:
-        return self.server.stats(name)
-
-    def config_in_force(self, name: str) -> dict[str, Any]:
-        return self.server.model_config(name)
-
-    def trace(self, name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
-        return self.server.trace(name, settings)
 
     def _other(self, what: str) -> ExternalError:
         return ExternalError(

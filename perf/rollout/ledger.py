@@ -3,17 +3,15 @@ rollout."""
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from perf.record_file import RecordFile
 from tooling.errors import UsageError
 from tooling.repository import writing
 
@@ -67,34 +65,30 @@ class Ledger:
         self.folder = model_dir / FOLDER
         self.path = self.folder / FILE_NAME
         self.entries: list[Entry] = []
-        self._file: FileIO | None = None
+        self._file = RecordFile(self.path)
 
     def __enter__(self) -> Ledger:
-        with writing(self.path):
-            self.folder.mkdir(exist_ok=True)
-            self._file = self.path.open("a+b", buffering=0)
         try:
-            if self._lock:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with writing(self.path):
+                self.folder.mkdir(exist_ok=True)
+                self._file.open(lock=self._lock)
             self.entries = read(self.path)
-        except BlockingIOError as error:
+        except BaseException as error:
             self._file.close()
-            raise UsageError(
-                "another rollout of this model is under way",
-                where=self.path,
-                expected="one at a time",
-                hint="interrupt it (Ctrl-C, or SIGTERM): it then leaves the version before serving",
-            ) from error
-        except BaseException:
-            self._file.close()
+            if isinstance(error.__cause__, BlockingIOError):
+                raise UsageError(
+                    "another rollout of this model is under way",
+                    where=self.path,
+                    expected="one at a time",
+                    hint="interrupt it (Ctrl-C, or SIGTERM): it then leaves the version before serving",
+                ) from error
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file:
-            self._file.close()
+        self._file.close()
 
     @property
     def state(self) -> State:
@@ -102,11 +96,9 @@ class Ledger:
 
     def note(self, step: str, **facts: Any) -> Entry:
         """Write one entry and wait until it is on disk; returns it."""
-        assert self._file is not None, "the log is not open"
         entry = {"step": step, "time": datetime.now(timezone.utc).isoformat(timespec="seconds"), **facts}
         with writing(self.path):
-            self._file.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
-            os.fsync(self._file.fileno())
+            self._file.append(entry)
         self.entries.append(entry)
         return entry
 

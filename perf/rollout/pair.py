@@ -5,15 +5,15 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-from perf.target import Served, Target, Variant
+from perf.target import OnServer, Served, Variant
 from tooling.errors import ExternalError
 from tooling.server.running import RunningServer
 
 
-class Pair(Target):
+class Pair(OnServer):
     """The first variant asked for is the model `current`, every other one is `candidate`. Nothing is loaded."""
 
-    protocol, side_by_side = "http", True
+    side_by_side = True
 
     def __init__(self, server: RunningServer, current: str, candidate: str) -> None:
         self.server, self._current, self._candidate = server, current, candidate
@@ -28,18 +28,6 @@ class Pair(Target):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    @property
-    def url(self) -> str:
-        return self.server.url
-
-    @property
-    def http_url(self) -> str:
-        return self.server.url
-
-    @property
-    def pid(self) -> None:
-        return None
-
     def facts(self) -> dict[str, Any]:
         versions = {name: self.server.versions(name) for name in (self._current, self._candidate)}
         return {"url": self.url, "name": self._identity.name, "tritonserver": self._identity.version, **versions}
@@ -51,17 +39,6 @@ class Pair(Target):
         self._warm.add(name)
         return Served(name, fresh)
 
-    def scatter(self) -> None: ...
-
     def check(self, name: str) -> None:
         if self.server.identity() != self._identity or not self.server.versions(name):
             raise ExternalError("the model is gone, or another server answers here now", where=f"{self.url}, `{name}`")
-
-    def stats(self, name: str) -> dict[str, Any]:
-        return self.server.stats(name)
-
-    def config_in_force(self, name: str) -> dict[str, Any]:
-        return self.server.model_config(name)
-
-    def trace(self, name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
-        return self.server.trace(name, settings)
