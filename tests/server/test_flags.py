@@ -19,7 +19,7 @@ from tooling.check.target import Target
 from tooling.errors import UsageError
 from tooling.releases import current_release
 from tooling.server import EmbeddedServer, ServerFlags
-from tooling.server.flags import flags_for
+from tooling.server.flags import flags_for, flags_of
 from tooling.server.options import ServerOptions
 from tooling.server.ports import choose_ports
 
@@ -31,8 +31,8 @@ ASKING = (
 )
 
 
-def flags_of(repository: Path, **options: Any) -> ServerFlags:
-    return flags_for(read_repository(repository, Target(current_release())).models.values(), **options)
+def models_of(repository: Path) -> Any:
+    return read_repository(repository, Target(current_release())).models.values()
 
 
 def test_flags_follow_the_models(repository: Path, add_model: Callable[..., Path]) -> None:
@@ -40,13 +40,13 @@ def test_flags_follow_the_models(repository: Path, add_model: Callable[..., Path
     add_model(repository, "asking", ASKING)
     add_model(repository, "broken", "max_batch_size: four")
     assert flags_of(repository) == ServerFlags(cache_bytes=100 * 2**20, rate_limit=True, resources={"R": 3})
-    assert flags_of(repository, cache_bytes=2**20).cache_bytes == 2**20
+    assert flags_for(models_of(repository), cache_bytes=2**20).cache_bytes == 2**20
 
 
 @pytest.mark.parametrize(("size", "message"), [(2**30, "no model would use the cache"), (9, "no model would use")])
 def test_a_cache_for_nobody(repository: Path, size: int, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        flags_of(repository, cache_bytes=size)
+        flags_for(models_of(repository), cache_bytes=size)
 
 
 @pytest.mark.live
@@ -61,6 +61,20 @@ def test_the_embedded_server_runs_with_them(
         stats = server.stats("asking")["inference_stats"]
         assert (stats["cache_hit"]["count"], stats["cache_miss"]["count"]) == (2, 1)
         assert "nv_inference_queue_summary_us" in server.metrics()
+
+
+@pytest.mark.live
+def test_a_server_that_is_measured_has_them_but_the_cache(
+    repository: Path, add_model: Callable[..., Path], start: Callable[..., EmbeddedServer], infer: Callable[..., Any]
+) -> None:
+    add_model(repository, "asking", ASKING)
+    with start(repository) as server:
+        words = Path(f"/proc/{server.pid}/cmdline").read_text().split("\0")
+        assert {"--rate-limit=execution_count", "--rate-limit-resource=R:3"} <= set(words)
+        server.load("asking")
+        for _ in range(3):
+            assert infer(server, "asking", [1, 2]) == [2, 4]
+        assert server.stats("asking")["inference_stats"]["cache_hit"]["count"] == 0
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from tooling.errors import ExternalError, Refused
 from tooling.server.client import Answer, TritonHttp, read_metrics
+from tooling.server.flags import measuring_flags
 from tooling.server.log import ServerLog, plain_reason, refusal_reason
 from tooling.server.options import ServerOptions
 from tooling.server.ports import Ports, choose_ports, port_taken
@@ -54,6 +55,7 @@ class EmbeddedServer:
 
     def __init__(self, repository: Path, runtime: Runtime, options: ServerOptions = _DEFAULTS) -> None:
         self._repository, self._runtime, self._options = repository, runtime, options
+        self._flags = options.flags or measuring_flags(repository)
         self._run: _Run | None = None
         self.run_id = f"tritune-{secrets.token_hex(6)}"
 
@@ -203,7 +205,7 @@ class EmbeddedServer:
         command = [
             str(self._runtime.tritonserver),
             f"--id={self.run_id}",
-            *replace(options.flags, control="explicit", load=()).arguments(str(workspace.models)),
+            *replace(self._flags, control="explicit", load=()).arguments(str(workspace.models)),
             f"--model-repository={workspace.aliases}",
             f"--cache-directory={self._runtime.tritonserver.parents[1] / 'caches'}",
             f"--backend-directory={workspace.backends}",

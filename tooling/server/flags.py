@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from tooling.errors import Problem, UsageError
@@ -99,6 +100,24 @@ def flags_for(
         resources=_resources(read),
         version_compatible=any(map(_version_compatible, read)),
     )
+
+
+def flags_of(repository: Path, config_name: str | None = None) -> ServerFlags:
+    """The options that the models of a repository need; none where none is: that is for a server to say."""
+    from tooling.check.repository import read_repository
+    from tooling.check.target import Target
+    from tooling.releases import current_release
+
+    if not repository.is_dir():
+        return ServerFlags(config_name=config_name)
+    found = read_repository(repository, Target(current_release(), config_name=config_name))
+    return flags_for(found.models.values(), config_name=config_name)
+
+
+def measuring_flags(repository: Path) -> ServerFlags:
+    """The same for a server that is measured: without percentiles in the metrics, which cost time, and without the
+    response cache, from which the same requests would be answered again and again."""
+    return replace(flags_of(repository), summary_latencies=False, cache_bytes=None)
 
 
 def _resources(models: Iterable[Model]) -> dict[str, int]:

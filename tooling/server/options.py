@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from tooling.server.flags import ServerFlags
-
-_MEASURED: Final = ServerFlags(summary_latencies=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """Options of one embedded server; a port of 0 is chosen free. Deadlines are in seconds, each for one call.
 
-    `flags` are those that any server of the repository would get; this one is in explicit control whatever they say.
+    `flags` are those that any server of the repository would get, by default as for measuring (`measuring_flags`); this
+    one is in explicit control whatever they say.
     With `trace_file`, which Triton numbers (`FILE.0` …), tracing can be switched on.
     """
 
@@ -28,5 +26,5 @@ class ServerOptions:
     request_timeout_s: float = 10
     strict_config: bool = False
     log_verbose: int = 0
-    flags: ServerFlags = _MEASURED
+    flags: ServerFlags | None = None
     trace_file: Path | None = None

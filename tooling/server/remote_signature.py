@@ -56,4 +56,5 @@ def _spec(tensor: dict[str, Any], batching: bool) -> TensorSpec:
         (-1, *shape) if batching else shape,
         bool(tensor.get("optional")),
         bool(tensor.get("is_shape_tensor")),
+        bool(tensor.get("is_non_linear_format_io")),
     )
