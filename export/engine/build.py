@@ -97,6 +97,7 @@ def _manifest(request: EngineRequest, capability: str, source_sha256: str, build
         profiles=tuple(map(_ranges, request.profiles)),
         precision="onnx" if request.strongly_typed else "fp16",
         version_compatible=request.version_compatible,
+        weight_streaming=request.weight_streaming,
         hardware_compatibility=request.hardware_compatibility,
         source_sha256=source_sha256,
         built=datetime.now(timezone.utc).replace(microsecond=0),

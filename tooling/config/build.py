@@ -142,6 +142,7 @@ def _fill(target: Any, tensor: TensorSpec, batching: bool) -> None:
     target.name = tensor.name
     target.data_type = pb().DataType.Value(tensor.data_type)
     target.is_shape_tensor = tensor.shape_tensor
+    target.is_non_linear_format_io = tensor.non_linear
     _fill_shape(target, tensor, batching)
 
 

@@ -14,7 +14,8 @@ def tensor_spec(tensor: Any, *, batching: bool) -> TensorSpec:
     shape = tuple(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
     optional = bool(getattr(tensor, "optional", False))
     name = pb().DataType.Name(tensor.data_type)
-    return TensorSpec(tensor.name, name, (-1, *shape) if batching else shape, optional, tensor.is_shape_tensor)
+    full = (-1, *shape) if batching else shape
+    return TensorSpec(tensor.name, name, full, optional, tensor.is_shape_tensor, bool(tensor.is_non_linear_format_io))
 
 
 def signature_of(config: ModelConfig, where: Path) -> ModelSignature:

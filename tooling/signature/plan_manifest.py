@@ -26,12 +26,14 @@ class _Part(BaseModel):
 
 
 class PlanTensor(_Part):
-    """An input or output of the engine: `shape` is its full shape, -1 for an axis that profiles bound."""
+    """An input or output of the engine: `shape` is its full shape, -1 for an axis that profiles bound; `non_linear` says
+    that its bytes are in a vectorised format."""
 
     name: str = Field(min_length=1)
     data_type: str
     shape: _Dims = Field(strict=False)
     shape_tensor: bool = False
+    non_linear: bool = False
 
     @field_validator("data_type")
     @classmethod
@@ -42,7 +44,9 @@ class PlanTensor(_Part):
             raise ValueError(str(error)) from error
 
     def spec(self) -> TensorSpec:
-        return TensorSpec(self.name, self.data_type, self.shape, shape_tensor=self.shape_tensor)
+        return TensorSpec(
+            self.name, self.data_type, self.shape, shape_tensor=self.shape_tensor, non_linear=self.non_linear
+        )
 
 
 class PlanRange(_Part):
@@ -63,8 +67,9 @@ class PlanRange(_Part):
 class PlanManifest(_Part):
     """Versions as TensorRT writes them (`10.5.0.18`), the GPU's compute capability (`8.9`), tensors and profiles.
 
-    `precision` onnx: every type is the ONNX file's; fp16: kernels may be half precision. `build_s` is in seconds. What
-    a builder does not know is left out.
+    `precision` onnx: every type is the ONNX file's; fp16: kernels may be half precision. `stripped` plans have no
+    weights, version-compatible ones without `lean_runtime` need one from outside. `build_s` is in seconds. What a
+    builder does not know is left out.
     """
 
     schema_version: int = 1
@@ -75,6 +80,10 @@ class PlanManifest(_Part):
     profiles: tuple[dict[str, PlanRange], ...] = Field((), strict=False)
     precision: Literal["onnx", "fp16"] | None = None
     version_compatible: bool = False
+    lean_runtime: bool = True
+    stripped: bool = False
+    weight_streaming: bool = False
+    platform: Literal["linux", "windows"] = "linux"
     hardware_compatibility: HardwareCompatibility | None = None
     source_sha256: str | None = None
     built: datetime | None = Field(None, strict=False)

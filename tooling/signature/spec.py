@@ -13,7 +13,8 @@ Shape = tuple[int, ...]
 class TensorSpec:
     """One input or output: `data_type` is Triton's name (`TYPE_INT64`), `dims` the full shape with -1 for a free axis.
 
-    `optional` marks an input that a request may leave out; `shape_tensor` one of TensorRT's whose values are a shape.
+    `optional` marks an input that a request may leave out; of TensorRT's, `shape_tensor` one whose values are a shape,
+    `non_linear` one whose bytes are in a vectorised format.
     """
 
     name: str
@@ -21,6 +22,7 @@ class TensorSpec:
     dims: Shape
     optional: bool = False
     shape_tensor: bool = False
+    non_linear: bool = False
 
     @property
     def can_batch(self) -> bool:

@@ -232,6 +232,16 @@ def _parameters(model: Model) -> Iterator[Finding]:
 
 def _several_devices(model: Model, devices: str) -> Iterator[Finding]:
     name = model.config.name
+    profiles = {text for group in model.written.instance_group for text in group.profile}
+    if len(profiles) > 1:
+        yield model.find(
+            MULTI_DEVICE,
+            f"{_MULTI} with {len(profiles)} profiles",
+            "instance_group",
+            says=f"TensorRT Multi-Device for '{model.instances[0].name}_0' requires exactly one optimization profile, got "
+            f"{len(profiles)}",
+            hint="name one profile",
+        )
     if any(group.kind != "KIND_MODEL" for group in model.instances):
         yield model.find(
             MULTI_DEVICE,

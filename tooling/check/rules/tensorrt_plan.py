@@ -13,10 +13,12 @@ from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load, note, request
 from tooling.check.rules.tensorrt_options import spans_devices
 from tooling.check.rules.tensorrt_shapes import shapes
+from tooling.check.rules.tensorrt_sidecar import sidecar
 from tooling.check.sizes import type_name
 from tooling.check.wording import shape_text, shapes_differ
 from tooling.errors import UsageError, suggest
 from tooling.signature.declared import Declared
+from tooling.signature.plan_manifest import read_manifest
 from tooling.signature.spec import ModelSignature, TensorSpec
 from tooling.signature.tensorrt_plan import manifest_path, plan_version, read_plan
 
@@ -179,7 +181,8 @@ def _plan(model: Model, path: Path) -> Iterator[Finding]:
     place = Place(model.shown_path(path))
     try:
         version = plan_version(path)
-        signature = read_plan(path, Declared()) if is_file(manifest_path(path)) else None
+        manifest = read_manifest(manifest_path(path)) if is_file(manifest_path(path)) else None
+        signature = read_plan(path, Declared()) if manifest else None
     except UsageError as error:
         for problem in error.problems:
             yield model.find(BROKEN, str(replace(problem, where=None)), place=place, hint=problem.hint)
@@ -192,7 +195,7 @@ def _plan(model: Model, path: Path) -> Iterator[Finding]:
             place=place,
             hint="build it in the TensorRT image of the same tag",
         )
-    if signature is None:
+    if signature is None or manifest is None:
         yield model.find(NO_SIDECAR, f"no {manifest_path(path).name}: tensors and profiles are not judged", place=place)
         return
     instance = f"{model.instances[0].name}_0" if model.instances else model.name
@@ -201,6 +204,7 @@ def _plan(model: Model, path: Path) -> Iterator[Finding]:
     yield from _tensors(plan)
     used = [signature.profiles[index] for index in _chosen(model) if index < len(signature.profiles)]
     yield from shapes(model, signature, used)
+    yield from sidecar(model, manifest, place)
 
 
 def _chosen(model: Model) -> list[int]:

@@ -84,7 +84,17 @@ COPIES = note(
     _example("max_batch_size: 8\ninstance_group { kind: KIND_GPU count: 2 }\n" + _x("[ -1 ]") + _Y),
     _SOURCE,
 )
-RULES = (OUTSIDE, STATIC, SHAPE_TENSOR, SHAPE_TYPE, HINTS, COPIES)
+GAP = request(
+    "plan-profile-gap",
+    "The profiles in use leave a length out.",
+    "A request that fits no profile fails when it runs, not at load.",
+    _example(
+        'max_batch_size: 8\ninstance_group { kind: KIND_GPU profile: [ "0", "1" ] }\n' + _x("[ -1 ]") + _Y
+    ).replace('"profiles": [', '"profiles": [{"x": {"min": [1, 32], "opt": [4, 64], "max": [8, 64]}}, '),
+    _SOURCE,
+    evidence=Evidence.READ,
+)
+RULES = (OUTSIDE, STATIC, SHAPE_TENSOR, SHAPE_TYPE, HINTS, COPIES, GAP)
 
 
 def shapes(model: Model, signature: ModelSignature, profiles: Sequence[Profile]) -> Iterator[Finding]:
@@ -100,6 +110,7 @@ def shapes(model: Model, signature: ModelSignature, profiles: Sequence[Profile])
                 yield from _shape_tensor(model, what, index, tensor, known[tensor.name])
     for index, tensor in enumerate(config.input):
         yield from _in_profiles(model, index, tensor, profiles)
+    yield from _gaps(model, profiles)
     if config.max_batch_size > 0:
         yield from _static(model, signature)
     elif not model.target.strict and not any(tensor.allow_ragged_batch for tensor in config.input):
@@ -162,6 +173,26 @@ def _in_profiles(model: Model, index: int, tensor: Any, profiles: Sequence[Profi
                     hint="dims: [ -1 ], or build the plan with a wider profile",
                 )
                 return
+
+
+def _gaps(model: Model, profiles: Sequence[Profile]) -> Iterator[Finding]:
+    """Along every axis but the batch, each by itself: what lies between two profiles."""
+    axes = dict.fromkeys(
+        (name, axis) for profile in profiles for name, low in profile.smallest.items() for axis in range(1, len(low))
+    )
+    for name, axis in axes:
+        spans = sorted((profile.smallest[name][axis], profile.largest[name][axis]) for profile in profiles)
+        top = spans[0][1]
+        for low, high in spans[1:]:
+            if low > top + 1:
+                yield model.find(
+                    GAP,
+                    f"input {name} axis {axis}: no profile takes {top + 1} to {low - 1}",
+                    "instance_group",
+                    hint="build adjacent profiles, or list all of them in instance_group.profile",
+                )
+                return
+            top = max(top, high)
 
 
 def _static(model: Model, signature: ModelSignature) -> Iterator[Finding]:
