@@ -105,18 +105,24 @@ def test_over_http(bench):
     assert point.status == "ok", point.message
 
 
-def test_an_open_loop_below_capacity(bench):
-    point = bench.measure(request_rate=15.0, window_ms=400)
+@pytest.fixture(scope="module")
+def easy_rps(bench) -> float:
+    """A rate far below what the server can do here, whatever else this machine does."""
+    return max(1.0, round(bench.measure(concurrency=2).throughput_rps / 8, 1))
+
+
+def test_an_open_loop_below_capacity(bench, easy_rps):
+    point = bench.measure(request_rate=easy_rps, window_ms=1_500)
     assert point.status == "ok", point.message
-    assert point.throughput_rps == pytest.approx(15, rel=0.2)
-    assert point.load == {"mode": "request_rate", "value": 15.0}
+    assert point.throughput_rps == pytest.approx(easy_rps, rel=0.2)
+    assert point.load == {"mode": "request_rate", "value": easy_rps}
 
 
-def test_random_times_are_those_of_the_seed(bench):
-    point = bench.measure(request_rate=15.0, distribution="poisson", window_ms=400)
+def test_random_times_are_those_of_the_seed(bench, easy_rps):
+    point = bench.measure(request_rate=easy_rps, distribution="poisson", window_ms=1_500)
     assert point.status == "ok", point.message
     gaps_us = [int(line) for line in Path(point.raw_dir, "intervals.txt").read_text().split()]
-    planned = Workload(request_rate=15.0, distribution="poisson").times_s(len(gaps_us))
+    planned = Workload(request_rate=easy_rps, distribution="poisson").times_s(len(gaps_us))
     assert sum(gaps_us[:10]) == pytest.approx(1e6 * planned[9], abs=1)
     assert point.planned_p99_us >= point.p99_us - 1
 
