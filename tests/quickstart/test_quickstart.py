@@ -1,9 +1,7 @@
-"""`tritune quickstart` with the real model and server; the budget lets it try one setting only."""
+"""`tritune quickstart`, a build of the bundled project, with the real server; the budget lets it try little."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,19 +11,17 @@ import pytest
 
 @pytest.mark.long
 @pytest.mark.live
-def test_quickstart_and_its_second_run(minilm_repository: Path, run_cli: Callable[..., Any], tmp_path: Path) -> None:
+def test_quickstart_and_its_second_run(run_cli: Callable[..., Any], tmp_path: Path) -> None:
     directory = tmp_path / "quick start"
     model = directory / "model_repository" / "minilm"
-    shutil.copytree(minilm_repository / "minilm", model, copy_function=os.link)
-    (model / "config.pbtxt").unlink()
 
     first = run_cli("quickstart", "--directory", directory, "--budget", "1s")
     assert first.code == 0, first.err
     for words in ("requests/s", "p99 ms", "default config", "tritune serve", "--config-name auto"):
         assert words in first.out
     (tuned,) = (model / "configs").iterdir()
-    (study,) = (directory / "studies").iterdir()
-    for path in (tuned, study, directory / "report.html"):
+    (study,) = (directory / ".tritune" / "studies").iterdir()
+    for path in (tuned, study, directory / "reports" / "minilm.html"):
         assert str(path) in first.out
     assert "ETA" in first.err
     assert "# Measured on" in tuned.read_text()
@@ -35,8 +31,17 @@ def test_quickstart_and_its_second_run(minilm_repository: Path, run_cli: Callabl
     second = run_cli("quickstart", "--directory", directory, "--budget", "1s", "--json")
     assert second.code == 0, second.err
     assert (study / "study.jsonl").read_bytes() == before
-    assert second.json["data"]["report"] == str(directory / "report.html")
+    assert second.json["data"]["report"] == str(directory / "reports" / "minilm.html")
     assert second.json["data"]["default"]["figures"]["throughput_rps"]["middle"] > 1
+
+    third = run_cli("build", "--file", directory / "tritune.yaml")
+    assert third.out == "nothing to do: all 5 steps are unchanged\n", third.err
+    frozen = run_cli("build", "--file", directory / "tritune.yaml", "--frozen")
+    assert frozen.code == 0, frozen.err
+    (directory / "tritune.yaml").write_text("# mine\n" + (directory / "tritune.yaml").read_text())
+    refused = run_cli("quickstart", "--directory", directory, "--budget", "2s")
+    assert (refused.code, refused.out) == (2, "")
+    assert "the project file was edited" in refused.err
 
 
 @pytest.mark.live

@@ -9,12 +9,14 @@ def register(app: typer.Typer) -> None:
     """Attach every command to the root, once."""
     from tooling.cli import (
         bottleneck,
+        build,
         check,
         compare,
         deploy,
         doctor,
         export,
         gen_config,
+        init,
         profile,
         quality,
         quickstart,
@@ -33,6 +35,8 @@ def register(app: typer.Typer) -> None:
         return
     for module in (
         quickstart,
+        init,
+        build,
         export,
         gen_config,
         check,

@@ -1,24 +1,23 @@
-"""`tritune quickstart`: the whole journey on this machine, from the bundled model to a tuned config. Layer: cli."""
+"""`tritune quickstart`: the whole journey on this machine, which is a build of the bundled project. Layer: cli."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
+from tooling.cli import build
 from tooling.cli.app import console_of
-from tooling.cli.options import CLIENTS, duration_us
-from tooling.cli.tune import paths, run
-from tooling.console import Console
-
-if TYPE_CHECKING:
-    from perf.tune_request import TuneRequest
+from tooling.cli.options import duration_us
+from tooling.cli.tune import paths
+from tooling.errors import UsageError
 
 _MODEL = "minilm"
-_MAX_BATCH_SIZE = 8
+_BUDGET = re.compile(r"budget: \S+")
 
 
 def attach(app: typer.Typer) -> None:
@@ -26,59 +25,55 @@ def attach(app: typer.Typer) -> None:
     def quickstart(
         context: typer.Context,
         directory: Path = typer.Option(Path("quickstart"), help="Where everything goes; reused if it is there."),
-        budget: str = typer.Option("3m", metavar="TIME", help="Time for measuring; less time, fewer settings tried."),
+        budget: str | None = typer.Option(
+            None, metavar="TIME", help="Time for measuring [3m]; less time, fewer settings tried."
+        ),
     ) -> None:
         """Export all-MiniLM-L6-v2, serve it on a real Triton here, tune it and write a report.
 
-        Needs no GPU and no Docker. A second run reuses the export and what was measured.
+        Needs no GPU and no Docker. It builds the project file that it writes; a second run does only what changed.
         """
-        console = console_of(context)
-        request = _prepare(directory, duration_us("--budget", budget) / 1e6, console)
-        report = directory / "report.html"
-        result, files = run(request, console, apply=True, report=report)
-        text = f"{result.summary()}\n\n{paths(files)}\n\nnext\n{_next(directory)}"
-        console.result({**result.to_dict(), **files}, text)
+        from perf.result import TuneResult
+        from perf.studies import StudyFile
+        from tooling.project.lock import LOCK_NAME, read_lock
+        from tooling.repository import config_path, cpu_name
+
+        if budget is not None:
+            duration_us("--budget", budget)
+        console, hardware = console_of(context), cpu_name()
+        build.make(_project(directory, budget), console)
+        study = directory.absolute() / read_lock(directory / LOCK_NAME, hardware).studies()[_MODEL]
+        result = StudyFile(study).result
+        assert isinstance(result, TuneResult), "the build has tuned one model"
+        tuned = config_path(directory / "model_repository" / _MODEL, hardware)
+        report = directory / "reports" / f"{_MODEL}.html"
+        made = {"config": tuned, "study": study, "decision": study / "decision.md", "report": report}
+        found = {name: str(path.absolute()) if path.exists() else None for name, path in made.items()}
+        text = f"{result.summary()}\n\n{paths(found)}\n\nnext\n{_next(directory)}"
+        console.result({**result.to_dict(), **found}, text)
 
 
-def _prepare(directory: Path, budget_s: float, console: Console) -> TuneRequest:
-    """The runtime installed, the model exported and configured, each unless it is there already."""
-    from export.run import export_model
-    from export.source import bundled_minilm
-    from perf.search import Budget
-    from perf.tune_request import TuneRequest
-    from perf.workload import Workload
+def _project(directory: Path, budget: str | None) -> Path:
+    """The project file, written unless it is there; one that a person changed stays.
 
-    _install(console)
-    repository = directory / "model_repository"
-    console.info(f"model {_MODEL} in {repository}")
-    model_dir = export_model(bundled_minilm(), repository, _MODEL, console=console).model_dir
-    _configure(model_dir)
-    console.info(f"tuning for {CLIENTS} clients, at most {budget_s:.0f} s")
-    return TuneRequest(model_dir, Workload(concurrency=CLIENTS), budget=Budget(budget_s), studies=directory / "studies")
+    Raises UsageError for a budget when the file is not ours to change.
+    """
+    from tooling.repository import read_text, write_atomic
 
-
-def _install(console: Console) -> None:
-    from tooling.errors import MissingError
-    from tooling.runtime import find_runtime, install_runtime
-
-    try:
-        find_runtime()
-    except MissingError:
-        console.info("installing the embedded server's runtime (once)")
-        install_runtime(console)
+    file, bundled = directory / "tritune.yaml", _bundled()
+    present = read_text(file) if file.exists() else bundled
+    if _BUDGET.sub("", present) != _BUDGET.sub("", bundled):
+        if budget is not None:
+            raise UsageError("the project file was edited", where=file, got=f"--budget {budget}", hint="say it there")
+        return file
+    wanted = _BUDGET.sub(f"budget: {budget}", present) if budget else present
+    if wanted != present or not file.exists():
+        write_atomic(file, wanted)
+    return file
 
 
-def _configure(model_dir: Path) -> None:
-    from tooling.config.build import build_config
-    from tooling.config.knobs import Knobs
-    from tooling.config.render import render
-    from tooling.repository import config_path, locate_model, write_atomic
-    from tooling.signature.onnx_file import read_onnx
-
-    path = config_path(model_dir)
-    if not path.exists():
-        signature = read_onnx(locate_model(model_dir).file)
-        write_atomic(path, render(build_config(signature, model_dir.name, Knobs(max_batch_size=_MAX_BATCH_SIZE))))
+def _bundled() -> str:
+    return (files("tooling") / "data" / "quickstart.yaml").read_text(encoding="utf-8")
 
 
 def _next(directory: Path) -> str:

@@ -12,7 +12,7 @@ from tooling.console import Console
 from tooling.errors import Problem, Refused, UsageError
 
 if TYPE_CHECKING:
-    from tooling.server import EmbeddedServer, ServerFlags
+    from tooling.server import EmbeddedServer
 
 _AUTO = "auto"
 
@@ -23,7 +23,9 @@ def attach(app: typer.Typer) -> None:
 
 def serve(
     context: typer.Context,
-    repository: Path = typer.Argument(..., metavar="REPO", help="Model repository: one directory per model."),
+    repository: Path | None = typer.Argument(
+        None, metavar="REPO", help="Model repository: one directory per model. Default: that of tritune.yaml, as tuned."
+    ),
     model: list[str] = typer.Option([], "--model", metavar="NAME", help="Load this model only; may be repeated."),
     config_name: str = typer.Option(
         "", "--config-name", metavar="NAME|auto", help="Take configs/NAME.pbtxt where it exists; auto: this hardware's."
@@ -39,9 +41,12 @@ def serve(
     """
     from tooling.runtime import find_runtime
     from tooling.server import EmbeddedServer, ServerOptions
+    from tooling.server.flags import flags_of
 
     console = console_of(context)
-    flags = _flags(repository, _config_name(repository, config_name))
+    if repository is None:
+        repository, config_name = _of_project(), config_name or _AUTO
+    flags = flags_of(repository, _config_name(repository, config_name))
     options = ServerOptions(http_port, grpc_port, metrics_port, flags=flags)
     with EmbeddedServer(repository, find_runtime(), options) as server:
         refusals = _load(server, model or _all_models(server, repository), console)
@@ -63,17 +68,19 @@ def serve(
         server.watch()
 
 
-def _flags(repository: Path, config_name: str | None) -> ServerFlags:
-    """tritonserver's options as a deployment of this repository gets them: cache, rate limiter, percentiles."""
-    from tooling.check.repository import read_repository
-    from tooling.check.target import Target
-    from tooling.releases import current_release
-    from tooling.server.flags import ServerFlags, flags_for
+def _of_project() -> Path:
+    """The repository of the project here. Raises UsageError where there is none."""
+    from tooling.cli import build
 
-    if not repository.is_dir():  # for the server to refuse
-        return ServerFlags(config_name=config_name)
-    found = read_repository(repository, Target(current_release(), config_name=config_name))
-    return flags_for(found.models.values(), config_name=config_name)
+    file = Path(build.FILE.default)
+    if not file.exists():
+        raise UsageError(
+            "no repository is named, and there is no project here",
+            where="REPO",
+            expected=f"a model repository, or a {file} in this directory",
+            hint="name the repository, or write a project with `tritune init`",
+        )
+    return Path(build.read(file).repository)
 
 
 def _hint(repository: Path, name: str, keep_going: bool) -> str | None:

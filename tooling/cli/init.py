@@ -1,0 +1,178 @@
+"""`tritune init`: a commented project file, by options or by asking. Layer: cli."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from tooling.cli import build
+from tooling.cli.app import console_of
+from tooling.cli.options import CLIENTS, MOST
+from tooling.cli.text_pipeline import Pipeline
+from tooling.errors import UsageError
+
+
+class Kind(str, Enum):
+    """What `tritune deploy` writes."""
+
+    COMPOSE = "compose"
+    KUBERNETES = "kubernetes"
+
+
+_REPOSITORY = "model_repository"
+
+
+def attach(app: typer.Typer) -> None:
+    app.command()(init)
+
+
+def init(
+    context: typer.Context,
+    file: Path = build.FILE,
+    source: str | None = typer.Option(None, help="Hugging Face directory or hub id of a model to export."),
+    llm: str | None = typer.Option(None, metavar="DIR", help="Hugging Face directory of a language model to serve."),
+    name: str | None = typer.Option(None, help="Of the model in the repository. Default: the source's."),
+    pipeline: Pipeline | None = typer.Option(None, help="`text`: with --source, a service that takes texts."),
+    repository: str | None = typer.Option(
+        None, metavar="DIR", help=f"Model repository [{_REPOSITORY}]; the models in it are taken into the project."
+    ),
+    concurrency: int | None = typer.Option(
+        None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."
+    ),
+    request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second instead."),
+    slo: str | None = typer.Option(None, metavar="TERMS", help="Limits and goal, like `p99<50ms,throughput`."),
+    tune: bool = typer.Option(True, help="Measure, and choose the settings."),
+    release: str | None = typer.Option(None, metavar="YY.MM", help="The Triton that will serve. Default: the tested."),
+    owner: str | None = typer.Option(None, metavar="NAME", help="Who stands by it."),
+    deploy: list[Kind] = typer.Option([], help="Files for a service; may be repeated."),
+    schema: bool = typer.Option(False, "--schema", help="Print the JSON schema of the project file; write nothing."),
+    force: bool = typer.Option(False, "--force", help="Replace a project file that is there."),
+) -> None:
+    """Write a commented project file, tritune.yaml, for `tritune build`.
+
+    What no option says is asked, on a terminal; elsewhere it has its default.
+    """
+    console = console_of(context)
+    if schema:
+        text = schema_text()
+        console.result({"schema": json.loads(text)}, text)
+        return
+    if file.exists() and not force:
+        raise UsageError("there is a project file already", where=file, hint="edit it, or replace it with --force")
+    if source and llm:
+        raise UsageError("--source and --llm exclude each other", hint="give one; a second model is added in the file")
+    if concurrency and request_rate:
+        raise UsageError("--concurrency and --request-rate exclude each other", hint="give one of them")
+    if pipeline and not source:
+        raise UsageError("belongs to a model that is exported", where="--pipeline", hint="name it with --source")
+    place = repository or _REPOSITORY
+    present = _models_in(file.parent / place)
+    if not (source or llm or present):
+        source = _ask("Model to serve (Hugging Face directory or hub id)", hint="name it with --source or --llm")
+    if source and pipeline is None and _asks():
+        pipeline = "text" if typer.confirm("Shall the service take texts?", default=True, err=True) else None
+    if slo is None and tune and _asks():
+        slo = typer.prompt("Limits and goal (empty: most requests a second)", default="", show_default=False, err=True)
+    models = [{"name": name or _name(source or str(llm)), "source": source, "llm": llm}] if source or llm else present
+    text = _rendered(
+        repository=place,
+        release=release or _tested(),
+        owner=owner,
+        models=models,
+        pipeline=pipeline,
+        clients=concurrency or CLIENTS,
+        rate=request_rate,
+        slo=slo,
+        measure=tune,
+        deploy=list(dict.fromkeys(kind.value for kind in deploy)),
+    )
+    _write(file, text)
+    names = ", ".join(str(model["name"]) for model in models)
+    console.result(
+        {"file": str(file), "models": [model["name"] for model in models]},
+        f"{file}  ({names})\n\nnext\n  tritune build --dry-run\n  tritune build\n  tritune serve",
+    )
+
+
+def schema_text() -> str:
+    """The JSON schema of the project file."""
+    from tooling.project.file import project_model
+
+    found: dict[str, Any] = project_model(build.all_commands()).model_json_schema()
+    return json.dumps(
+        {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}, indent=2, ensure_ascii=False
+    )
+
+
+def _asks() -> bool:
+    """Whether somebody can answer."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _ask(question: str, *, hint: str) -> str:
+    if not _asks():
+        raise UsageError(
+            "what is to be served is not said, and nobody can be asked",
+            where="tritune init",
+            expected="a source, or a model repository",
+            hint=hint,
+        )
+    return str(typer.prompt(question, err=True))
+
+
+def _models_in(repository: Path) -> list[dict[str, Any]]:
+    """The models that stand in a repository already."""
+    if not repository.is_dir():
+        return []
+    return [
+        {"name": path.name, "source": None, "llm": None}
+        for path in sorted(repository.iterdir())
+        if (path / "config.pbtxt").is_file()
+    ]
+
+
+def _name(source: str) -> str:
+    """A model's name from its source: lower case, as Triton and file systems take it."""
+    last = source.rstrip("/").rpartition("/")[2].rpartition(":")[2]
+    return re.sub(r"[^a-z0-9_.-]+", "-", last.lower()).strip("-.") or "model"
+
+
+def _tested() -> str:
+    from tooling.releases import current_release
+
+    return current_release().tag
+
+
+def _rendered(**values: Any) -> str:
+    from tooling.config.templates import environment
+
+    return environment().get_template("tritune.yaml.j2").render(quoted=_quoted, **values)
+
+
+def _quoted(text: str) -> str:
+    """A YAML string: JSON is one."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _write(file: Path, text: str) -> None:
+    """Write the file, once it is known to be a right one. Raises UsageError with what is wrong with the answers."""
+    import tempfile
+
+    from tooling.repository import write_atomic
+
+    with tempfile.TemporaryDirectory() as scratch:
+        draft = Path(scratch) / file.name
+        draft.write_text(text, encoding="utf-8")
+        try:
+            build.read(draft)
+        except UsageError as error:
+            from dataclasses import replace
+
+            raise UsageError(problems=[replace(p, where="tritune init") for p in error.problems]) from None
+    write_atomic(file, text)

