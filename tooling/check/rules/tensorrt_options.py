@@ -238,8 +238,8 @@ def _several_devices(model: Model, devices: str) -> Iterator[Finding]:
             MULTI_DEVICE,
             f"{_MULTI} with {len(profiles)} profiles",
             "instance_group",
-            says=f"TensorRT Multi-Device for '{model.instances[0].name}_0' requires exactly one optimization profile, got "
-            f"{len(profiles)}",
+            says=f"TensorRT Multi-Device for '{model.instances[0].name}_0' requires exactly one optimization profile, "
+            f"got {len(profiles)}",
             hint="name one profile",
         )
     if any(group.kind != "KIND_MODEL" for group in model.instances):

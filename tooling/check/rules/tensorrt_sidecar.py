@@ -1,4 +1,4 @@
-"""Rules about what only the sidecar of a TensorRT plan tells: how it was built, formats, shape tensors. Layer: check."""
+"""Rules about what only the sidecar of a TensorRT plan tells: how it was built, formats, shapes. Layer: check."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ CONTROL = load(
     "A sequence control of the plan has no free first axis.",
     "Triton feeds a value for each request of a batch.",
     _example(
-        'sequence_batching { control_input { name: "c" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] '
-        "} } }\n" + _X + _Y,
+        'sequence_batching { control_input { name: "c" control { kind: CONTROL_SEQUENCE_START '
+        "fp32_false_true: [ 0, 1 ] } } }\n" + _X + _Y,
         more_inputs=', {"name": "c", "data_type": "FP32", "shape": [1, 1]}',
     ),
     _SOURCE,
