@@ -21,17 +21,20 @@ class RecordFile:
         self._file: FileIO | None = None
 
     def open(self, *, lock: bool = True) -> bytes:
-        """The whole lines that are there. With `lock` what a kill tore off the last line is cut off: it was never
-        reported as done."""
+        """The whole lines that are there. What a kill tore off the last line is cut off, as it was never reported as
+        done: under the lock, which is kept with `lock`, and is else left to a process that has it."""
         self._file = self.path.open("a+b", buffering=0)  # so that closing writes no rest of a line
         try:
-            if lock:
+            try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            content = self.path.read_bytes()
-            whole = content.rfind(b"\n") + 1
-            if lock and whole < len(content):
-                self._file.truncate(whole)
-            return content[:whole]
+            except BlockingIOError:
+                if lock:
+                    raise
+                return self._whole_lines(cut=False)
+            content = self._whole_lines(cut=True)
+            if not lock:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+            return content
         except BaseException:
             self.close()
             raise
@@ -55,3 +58,11 @@ class RecordFile:
         if self._file:
             self._file.close()
             self._file = None
+
+    def _whole_lines(self, *, cut: bool) -> bytes:
+        assert self._file is not None, "the file is not open"
+        content = self.path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if cut and whole < len(content):
+            self._file.truncate(whole)
+        return content[:whole]

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
+import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from perf.client.split import Split, SplitFile
 from perf.client.wire import (
@@ -49,13 +51,9 @@ class _Model(NamedTuple):
     outputs: Mapping[str, Tensor]
 
 
-class _Request(NamedTuple):
-    """What is sent, whichever model it goes to; `length` is the longest row, and `edge` what it was padded to."""
-
-    shapes: tuple[Any, ...]
-    contents: bytes
-    length: int
-    edge: int
+_Request = tuple[tuple[tuple[str, str, tuple[int, ...]], ...], bytes, int, int]
+"""What is sent, whichever model it goes to: names, types and shapes; contents; the longest row, and what it was padded
+to. A plain tuple, as all that is done for each request is kept plain: beside gRPC's own work every step shows."""
 
 
 class Client:
@@ -117,10 +115,15 @@ class Client:
         a user on one side of a trial. Raises TimeoutError at the deadline, Refused with Triton's own words,
         ExternalError when the server is not available, UsageError for inputs that the model does not have.
         """
-        known = self._known or await self._learn(timeout_s)
+        known, begun_s = self._known or await self._learn(timeout_s), time.monotonic()
         request = self._request(inputs, known)
-        model, reply = await self._ask(self._chosen(key), request, timeout_s, (priority, queue_timeout_us))
-        return Answer(model, reply.model_version, _outputs(reply, known, request))
+        model = self.model if self._split is None else self._chosen(key)
+        queue = priority, queue_timeout_us
+        try:
+            reply = await self._call(request_head(model, request[0], queue) + request[1], timeout=timeout_s)
+        except self._failure as error:
+            model, reply = await self._again(error, model, request, queue, timeout_s, begun_s)
+        return Answer(model, reply.model_version, _outputs(reply, known, *request[2:]))
 
     def _chosen(self, key: str | None) -> str:
         split = self._split.current() if isinstance(self._split, SplitFile) else self._split
@@ -131,25 +134,26 @@ class Client:
         contents: list[bytes] = []
         longest = 0
         for name, value in inputs.items():
-            tensor, pad = known.inputs.get(name), self._pad.get(name, 0)
-            if tensor is None:
-                raise UsageError(
-                    "the model has no such input",
-                    where=f"`{self.model}`",
-                    got=f"`{name}`",
-                    expected=", ".join(known.inputs),
-                    hint=suggest(name, known.inputs),
-                )
+            tensor, pad = known.inputs.get(name) or self._no_input(name, known), self._pad.get(name, 0)
             array = array_of(value, tensor, pad)
             if tensor.free and tensor.free[-1] < array.ndim:
-                axis = tensor.free[-1]
-                longest = max(longest, array.shape[axis])
+                length = array.shape[tensor.free[-1]]
+                longest = max(longest, length)
                 if self._edges:
-                    array = grown(array, axis, self._edge(array.shape[axis]), pad)
+                    array = grown(array, tensor.free[-1], self._edge(length), pad)
             shapes.append((name, tensor.datatype, array.shape))
             content = to_bytes(array, tensor)
             contents += (content_head(len(content)), content)
-        return _Request(tuple(shapes), b"".join(contents), longest, self._edge(longest) if self._edges else longest)
+        return tuple(shapes), b"".join(contents), longest, self._edge(longest) if self._edges else longest
+
+    def _no_input(self, name: str, known: _Model) -> NoReturn:
+        raise UsageError(
+            "the model has no such input",
+            where=f"`{self.model}`",
+            got=f"`{name}`",
+            expected=", ".join(known.inputs),
+            hint=suggest(name, known.inputs),
+        )
 
     def _edge(self, length: int) -> int:
         place = bisect_left(self._edges, length)
@@ -158,30 +162,30 @@ class Client:
             raise UsageError("longer than the last edge", where=f"`{self.model}`", got=length, expected=most)
         return self._edges[place]
 
-    async def _ask(
-        self, model: str, request: _Request, timeout_s: float | None, queue: tuple[int, int]
+    async def _again(
+        self, error: Any, model: str, request: _Request, queue: tuple[int, int], timeout_s: float | None, begun_s: float
     ) -> tuple[str, Any]:
-        """The model that answered and its reply; a candidate that is gone hands its requests to the model."""
-        clock = asyncio.get_running_loop().time
-        ends = None if timeout_s is None else clock() + timeout_s
+        """The model that answered at last, and its reply; a candidate that is gone hands its requests to the model."""
+        ends_s = math.inf if timeout_s is None else begun_s + timeout_s
         for attempt in itertools.count(1):
-            body = request_head(model, request.shapes, *queue) + request.contents
-            try:
-                return model, await self._call(body, timeout=None if ends is None else ends - clock())
-            except self._failure as error:
-                code, words = error.code().name, error.details() or error.code().name
+            code, words = error.code().name, error.details() or error.code().name
             if code == "DEADLINE_EXCEEDED":
                 raise TimeoutError(f"{self.url}, `{model}`: no answer within {timeout_s} s")
             if model != self.model and code in ("NOT_FOUND", "UNAVAILABLE"):
-                model = self.model
-                continue
-            if code != "UNAVAILABLE":
+                model, pause_s = self.model, 0.0
+            elif code != "UNAVAILABLE":
                 raise Refused(words, where=f"Triton, `{model}` at {self.url}")
-            pause_s = random.uniform(0, min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt))
-            if attempt >= self._attempts or (ends is not None and clock() + pause_s >= ends):
-                hint = "send less, or add a replica" if "queue" in words else "see the server's log"
-                raise ExternalError(words, where=f"`{model}` at {self.url}", got=f"{attempt} attempts", hint=hint)
+            else:
+                pause_s = random.uniform(0, min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt))
+                if attempt >= self._attempts or time.monotonic() + pause_s >= ends_s:
+                    hint = "send less, or add a replica" if "queue" in words else "see the server's log"
+                    raise ExternalError(words, where=f"`{model}` at {self.url}", got=f"{attempt} attempts", hint=hint)
             await asyncio.sleep(pause_s)
+            left_s = None if timeout_s is None else ends_s - time.monotonic()
+            try:
+                return model, await self._call(request_head(model, request[0], queue) + request[1], timeout=left_s)
+            except self._failure as failure:
+                error = failure
         raise AssertionError("attempts are counted without end")
 
     async def _learn(self, timeout_s: float | None) -> _Model:
@@ -202,13 +206,11 @@ class Client:
         return self._known
 
 
-def _outputs(reply: Any, known: _Model, request: _Request) -> dict[str, Array]:
+def _outputs(reply: Any, known: _Model, longest: int, edge: int) -> dict[str, Array]:
     """The tensors of a reply; an axis that was padded is as long again as the longest row."""
     found = {}
     for output, raw in zip(reply.outputs, reply.raw_output_contents, strict=True):
         tensor = known.outputs.get(output.name) or Tensor.of(output.datatype, ())
         array = from_bytes(raw, tensor).reshape(tuple(output.shape))
-        found[output.name] = (
-            array if request.edge == request.length else cut(array, tensor, request.edge, request.length)
-        )
+        found[output.name] = array if edge == longest else cut(array, tensor, edge, longest)
     return found

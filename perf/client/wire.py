@@ -76,17 +76,19 @@ def from_bytes(raw: bytes, tensor: Tensor) -> Array:
 
 
 @lru_cache(maxsize=1_000)
-def request_head(model: str, shapes: tuple[Any, ...], priority: int, queue_timeout_us: int) -> bytes:
-    """All of a ModelInferRequest but the contents of its tensors: the same for equal shapes, so kept."""
+def request_head(model: str, shapes: tuple[Any, ...], queue: tuple[int, int]) -> bytes:
+    """All of a ModelInferRequest but the contents of its tensors: the same for equal shapes, so kept. `queue` are the
+    priority and the timeout there in microseconds, 0 for none."""
     from tritonclient.grpc import service_pb2 as pb
 
+    priority, timeout_us = queue
     request = pb.ModelInferRequest(model_name=model)
     for name, datatype, shape in shapes:
         request.inputs.add(name=name, datatype=datatype, shape=shape)
     if priority:
         request.parameters["priority"].uint64_param = priority
-    if queue_timeout_us:
-        request.parameters["timeout"].int64_param = queue_timeout_us
+    if timeout_us:
+        request.parameters["timeout"].int64_param = timeout_us
     return bytes(request.SerializeToString())
 
 

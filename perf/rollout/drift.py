@@ -86,7 +86,9 @@ class Drift:
     def conclusion(self) -> str:
         found = [sign.name for sign in self.signs if sign.outcome == "drifted"]
         if not found:
-            return f"{self.model} is as it was: nothing speaks for tuning again."
+            unknown = [sign.name for sign in self.signs if sign.outcome == "unknown"]
+            rest = f"; not compared: {', '.join(unknown)}" if unknown else ""
+            return f"{self.model} is as it was: nothing speaks for tuning again{rest}."
         if found == ["answers"]:
             return f"{self.model} answers otherwise than it did: find out why before anything else."
         return f"Tune {self.model} again: {', '.join(found)}."

@@ -224,7 +224,8 @@ class Rollback:
 
     def text(self) -> str:
         serves = ", ".join(map(str, self.serves))
-        return f"The {self.ended} of version {self.version} is ended: version {serves} serves, after {self.seconds} s."
+        took = f"The {self.ended} of version {self.version} is taken back"
+        return f"{took}: version {serves} serves, after {self.seconds} s."
 
 
 def rollback(model_dir: Path, url: str) -> Rollback:

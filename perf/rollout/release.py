@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tooling.config.proto import ModelConfig
 
 SPLIT_FILE = "split.json"
+_SETTLE_S, _POLL_S = 5.0, 0.02
 _BEFORE, _AFTER = "before", "after"
 _OWN = (CONFIG_FILE, "configs", FOLDER)
 
@@ -90,7 +92,7 @@ class Release:
                 if (self.model_dir / to).exists():
                     _move(self.model_dir / to, keep / to)
                 _move(source, self.model_dir / to)
-            self.server.load(self.name)
+            self.server.load(self.name, settle=False)
             self._require_served([version])
             self._require_the_config_that_passed()
         except BaseException:
@@ -103,7 +105,7 @@ class Release:
     def take_back(self, entry: Entry) -> list[int]:
         """Serve again what was served before the switch of this entry; the versions. What it brought is kept."""
         self._put_back(entry)
-        self.server.load(self.name)
+        self.server.load(self.name, settle=False)
         versions = [int(version) for version in entry["served"]]
         self._require_served(versions)
         return versions
@@ -146,7 +148,9 @@ class Release:
         return self.model_dir / FOLDER / str(version) / part
 
     def _require_served(self, versions: list[int]) -> None:
-        found = self.server.versions(self.name)
+        deadline = time.monotonic() + _SETTLE_S
+        while (found := self.server.versions(self.name)) != versions and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
         if found != versions:
             raise ExternalError(
                 "the server took the load call, and serves other versions",

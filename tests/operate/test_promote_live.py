@@ -92,6 +92,22 @@ def test_what_triton_would_refuse_and_wrong_numbers_are_stopped_while_the_old_on
 
 
 @pytest.mark.long
+def test_a_rollback_does_not_wait_for_the_version_that_goes(
+    tmp_path: Path, scaled: Callable[..., Path], scripted: Callable[..., Path], serving: Any, traffic: Any, run_cli: Any
+) -> None:
+    """The old version serves again while the other one still cleans up."""
+    model, cleanup_s = scaled(tmp_path / "models"), 8
+    candidate = scripted(tmp_path / "new", start=f"self.finalize = lambda: time.sleep({cleanup_s})")
+    with serving(model.parent, "scale") as server, traffic(server.grpc_url, "scale", 4) as clients:
+        done = run_cli("promote", model, candidate, "--url", server.http_url, *FAST, "--json")
+        assert done.code == 0, done.err
+        back = run_cli("rollback", model, "--url", server.http_url, "--json")
+        assert back.json["data"]["serves"] == [1], back.err
+        assert back.json["data"]["seconds"] < cleanup_s
+    assert clients.failed == clients.wrong == []
+
+
+@pytest.mark.long
 def test_the_canary_file_has_the_last_word_on_numbers(
     tmp_path: Path, scaled: Callable[..., Path], serving: Any, run_cli: Any
 ) -> None:

@@ -92,14 +92,17 @@ class RunningServer:
         """Unload a model once its requests in flight are answered; not waited for."""
         self._ask(f"unloading `{name}`", lambda http: http.unload(name))
 
-    def load(self, name: str, config: dict[str, Any] | None = None) -> None:
+    def load(self, name: str, config: dict[str, Any] | None = None, *, settle: bool = True) -> None:
         """Load the model anew from its directory, or with `config` from the call, so that no directory need be shared.
 
-        Requests in flight are answered first, and nothing is unloaded before the new one is ready. Raises Refused with
-        Triton's reason; what was loaded before then keeps serving.
+        Requests in flight are answered first, and nothing is unloaded before the new one is ready. With
+        `settle` it returns when the old one is gone. Raises Refused with Triton's reason; what was loaded before then
+        keeps serving.
         """
         content = None if config is None else json.dumps(config)
         self._ask(f"loading `{name}`", lambda http: http.load(name, content), _LOAD_TIMEOUT_S)
+        if not settle:
+            return
         deadline = time.monotonic() + _LOAD_TIMEOUT_S
         while set(self._ask(f"loading `{name}`", lambda http: http.states(name))) - {"READY", "UNAVAILABLE"}:
             if time.monotonic() > deadline:

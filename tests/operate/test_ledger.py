@@ -1,0 +1,53 @@
+"""The decision log: whole lines only, whoever writes, and whatever a kill left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perf.rollout.ledger import FILE_NAME, FOLDER, Ledger, read
+from tooling.errors import UsageError
+
+TORN = b'{"step": "promoted", "versi'
+
+
+@pytest.mark.parametrize("lock", [True, False])
+def test_an_entry_after_a_torn_line_stands_on_a_line_of_its_own(tmp_path: Path, lock: bool) -> None:
+    """A kill in the middle of a line: the piece was never reported as done, and is gone. So do `promote`, and `drift`,
+    which needs no lock."""
+    path = tmp_path / FOLDER / FILE_NAME
+    with Ledger(tmp_path) as ledger:
+        ledger.note("begun", version=2)
+    with path.open("ab") as file:
+        file.write(TORN)
+    assert [entry["step"] for entry in read(path)] == ["begun"]
+    with Ledger(tmp_path, lock=lock) as ledger:
+        assert [entry["step"] for entry in ledger.entries] == ["begun"]
+        ledger.note("drift", drifted=False)
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == ["begun", "drift"]
+    assert [entry["step"] for entry in read(path)] == ["begun", "drift"]
+
+
+def test_a_log_that_is_nothing_but_a_torn_line_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / FOLDER / FILE_NAME
+    path.parent.mkdir()
+    path.write_bytes(TORN)
+    with Ledger(tmp_path) as ledger:
+        assert ledger.state.last_version == 0
+        ledger.note("begun", version=2)
+    assert [json.loads(line)["version"] for line in path.read_text().splitlines()] == [2]
+
+
+def test_notes_of_drift_go_in_while_a_rollout_holds_the_log(tmp_path: Path) -> None:
+    """And leave the lock to it, and to the next."""
+    with Ledger(tmp_path) as rollout:
+        rollout.note("begun", version=2)
+        with pytest.raises(UsageError, match="another rollout of this model is under way"), Ledger(tmp_path):
+            pass
+        with Ledger(tmp_path, lock=False) as look:
+            look.note("drift", drifted=True)
+        rollout.note("stopped", version=2)
+    with Ledger(tmp_path, lock=False), Ledger(tmp_path) as other:
+        assert [entry["step"] for entry in other.entries] == ["begun", "drift", "stopped"]
