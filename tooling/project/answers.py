@@ -47,6 +47,7 @@ def result_of(step: Step, data: Mapping[str, Any], root: Path) -> dict[str, Any]
         kept = {key: data[key] for key in ("chosen", "conclusion", "objective") if data.get(key) is not None}
         if data.get("study"):
             kept["study"] = _within(data["study"], root)
+            kept["capacity_rps"] = ((data.get("findings") or {}).get("capacity") or {}).get("requests_per_s")
         return kept
     return {}
 

@@ -48,12 +48,12 @@ class Lock:
         }
         write_atomic(self.path, json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
-    def studies(self) -> dict[str, str]:
-        """The directory of each tuned model's study."""
+    def studies(self, *, sized: bool = False) -> dict[str, str]:
+        """The directory of each tuned model's study; with `sized` of those only that tell what a server carries."""
         return {
             name.removesuffix(" tune"): str(done.result["study"])
             for name, done in self.steps.items()
-            if name.endswith(" tune") and "study" in done.result
+            if name.endswith(" tune") and "study" in done.result and (done.result.get("capacity_rps") or not sized)
         }
 
 

@@ -163,10 +163,11 @@ class Builder:
             running[pool.submit(self._call, step, self._words(step))] = _Begun(step, facts)
 
     def _words(self, step: Step) -> list[str]:
-        """The step's command line, with the studies that it speaks of."""
+        """The step's command line, with the studies that it speaks of, where these tell what a server carries."""
         words = list(step.words)
-        for model, study in self.lock.studies().items():
+        for model, study in self.lock.studies(sized=True).items():
             words = [word.replace(f"{{study:{model}}}", study) for word in words]
+        words = [word for word in words if "{study:" not in word]
         return [*words, *(["--force"] if self._may_replace(step) else [])]
 
     def _may_replace(self, step: Step) -> bool:

@@ -43,8 +43,8 @@ class Step:
 
     `words` is its command line without the program; `texts` are files to write before it, by their path. It follows
     from `reads`, from the versions of `libraries`, and with `alone` from the hardware, as it measures: then nothing
-    else may run. `{study:NAME}` in a word stands for the study of a model's tuning. Files named in `leaves` are a later
-    step's.
+    else may run. `{study:NAME}` in a word stands for the study of a model's tuning; where that tells no capacity the
+    word is left out. Files named in `leaves` are a later step's.
     """
 
     name: str
