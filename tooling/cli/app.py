@@ -160,7 +160,7 @@ def _prepare_streams() -> None:
 
 def _outcome(args: list[str], console: Console) -> tuple[int, TrituneError | None]:
     """Exit code and error of a command line, whatever ends it but a stdout that fails."""
-    from tooling.cli import commands
+    from tooling.cli import commands, completion
 
     if args[:1] == ["--version"]:
         console.command = "version"
@@ -168,7 +168,10 @@ def _outcome(args: list[str], console: Console) -> tuple[int, TrituneError | Non
         return 0, None
     try:
         commands.register(app)
-        return _run(typer.main.get_command(app), args, console)
+        root = typer.main.get_command(app)
+        if completion.VARIABLE in os.environ:
+            return completion.answer(root), None
+        return _run(root, args, console)
     except KeyboardInterrupt:
         console.info("interrupted")
         return 130, None

@@ -12,6 +12,7 @@ def register(app: typer.Typer) -> None:
         build,
         check,
         compare,
+        completion,
         deploy,
         doctor,
         export,
@@ -51,6 +52,7 @@ def register(app: typer.Typer) -> None:
         rollout,
         restore,
         doctor,
+        completion,
     ):
         module.attach(app)
     app.add_typer(deploy.app, name="deploy")

@@ -1,0 +1,57 @@
+"""`tritune completion`: the script that lets a shell complete command lines, and its answers. Layer: cli."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import typer
+
+from tooling.cli.app import console_of
+
+VARIABLE = "_TRITUNE_COMPLETE"
+"""Set by the script: the run then prints what may follow the words that the shell has so far."""
+_Shell = Literal["bash", "zsh", "fish"]
+
+
+def attach(app: typer.Typer) -> None:
+    app.command()(completion)
+
+
+def completion(context: typer.Context, shell: _Shell = typer.Argument(help="The shell to complete in.")) -> None:
+    """Print the script that completes commands, options and values in a shell.
+
+    For bash, write into ~/.bashrc: eval "$(tritune completion bash)"
+    """
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+
+    script = get_completion_script(prog_name="tritune", complete_var=VARIABLE, shell=shell)
+    console_of(context).result({"shell": shell, "script": script}, script)
+
+
+def answer(root: Any) -> int:
+    """Print the completions that the environment asks for. The global options are known to every command."""
+    from typer.completion import get_completion_inspect_parameters, shell_complete
+
+    get_completion_inspect_parameters()  # this makes the shells known
+    options = typer.Typer(add_completion=False)
+    options.command()(_global_options)
+    for command in _below(root):
+        command.params += typer.main.get_command(options).params
+    return shell_complete(root, {}, "tritune", VARIABLE, os.environ[VARIABLE])
+
+
+def _below(command: Any) -> Iterator[Any]:
+    yield command
+    for one in getattr(command, "commands", {}).values():
+        yield from _below(one)
+
+
+def _global_options(
+    json: bool = typer.Option(False, "--json", help="Exactly one JSON object on stdout."),
+    quiet: bool = typer.Option(False, "-q", "--quiet", help="Only results, warnings and errors."),
+    verbose: bool = typer.Option(False, "-v", "--verbose", help="More detail on stderr."),
+    no_progress: bool = typer.Option(False, "--no-progress", help="No progress lines."),
+) -> None:
+    """What `tooling.cli.app` takes out of a command line before it is parsed."""
