@@ -21,7 +21,8 @@ class Target:
     `release_named` tells a release that was asked for from a default one, `strict` is `--disable-auto-complete-config`,
     `config_name` is `--model-config-name`, `resources` are those of `--rate-limit-resource`, `caches` the kinds of
     `--cache-config`, `image` is the container image it runs from. With `engine`, an ONNX file is to become a TensorRT
-    engine. `vllm` is the package directory of a vLLM that is installed on this machine.
+    engine. `vllm` is the package directory of a vLLM that is installed on this machine. `version_compatible` says that
+    version-compatible plans may run.
     """
 
     release: Release
@@ -37,6 +38,7 @@ class Target:
     engine: bool = False
     caches: tuple[str, ...] = ()
     vllm: Path | None = None
+    version_compatible: bool | None = None
 
 
 def with_options(target: Target, words: Iterable[str]) -> Target:
@@ -48,9 +50,12 @@ def with_options(target: Target, words: Iterable[str]) -> Target:
         name, _, count = text.partition(":")
         resources[name] = _number(count.partition(":")[0], 0)
     default = target.default_max_batch_size
+    compatible = False
     for text in options.get("backend-config", []):
-        _, _, setting = text.rpartition(",")
+        backend, _, setting = text.rpartition(",")
         key, _, value = setting.partition("=")
+        if (backend, key) == ("tensorrt", "version-compatible"):
+            compatible = value.lower() in _YES
         if key == "default-max-batch-size":
             default = _number(value, default)
     cache = any(_number(size.strip(), 0) for size in options.get("response-cache-byte-size", []))
@@ -63,6 +68,7 @@ def with_options(target: Target, words: Iterable[str]) -> Target:
         resources=resources,
         config_name=target.config_name or next(iter(options.get("model-config-name", [])), None),
         default_max_batch_size=default,
+        version_compatible=compatible,
     )
 
 

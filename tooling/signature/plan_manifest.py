@@ -26,8 +26,10 @@ class _Part(BaseModel):
 
 
 class PlanTensor(_Part):
-    """An input or output of the engine: `shape` is its full shape, -1 for an axis that profiles bound; `non_linear`
-    says that its bytes are in a vectorised format."""
+    """An input or output of the engine: `shape` is its full shape, -1 for an axis that profiles bound.
+
+    With `non_linear` its bytes are in a vectorised format.
+    """
 
     name: str = Field(min_length=1)
     data_type: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tooling.check.files import is_file
 from tooling.check.finding import Evidence, Finding, Place
@@ -14,12 +14,11 @@ from tooling.check.rules.kinds import advice, load, note, request
 from tooling.check.rules.tensorrt_options import spans_devices
 from tooling.check.rules.tensorrt_shapes import shapes
 from tooling.check.rules.tensorrt_sidecar import sidecar
-from tooling.check.sizes import type_name
-from tooling.check.wording import shape_text, shapes_differ
-from tooling.errors import UsageError, suggest
+from tooling.check.rules.tensorrt_tensors import tensors, twice
+from tooling.errors import UsageError
 from tooling.signature.declared import Declared
 from tooling.signature.plan_manifest import read_manifest
-from tooling.signature.spec import ModelSignature, TensorSpec
+from tooling.signature.spec import ModelSignature
 from tooling.signature.tensorrt_plan import manifest_path, plan_version, read_plan
 
 _SOURCE: Final = "tensorrt backend"
@@ -71,46 +70,6 @@ KIND = load(
     _SOURCE,
     evidence=Evidence.READ,
 )
-UNKNOWN = load(
-    "plan-tensor-unknown",
-    "A tensor of the config is none of the plan's.",
-    "Names are case-sensitive.",
-    _example(_X.replace('"x"', '"X"') + _Y),
-    _SOURCE,
-    evidence=Evidence.READ,
-)
-UNLISTED = load(
-    "plan-tensor-unlisted",
-    "A tensor of the plan is not in the config.",
-    "Unlike with ONNX Runtime every input and every output must be listed, or none.",
-    _example(_X + _Y.replace('"y"', '"z"')),
-    _SOURCE,
-    evidence=Evidence.READ,
-)
-TYPE = load(
-    "plan-tensor-type",
-    "A tensor has another type in the config than in the plan.",
-    "Building with FP16 kernels does not change the types of inputs and outputs.",
-    _example(_X + _Y.replace("FP32", "FP16")),
-    _SOURCE,
-    evidence=Evidence.READ,
-)
-SHAPE = load(
-    "plan-tensor-shape",
-    "A tensor has another shape in the config than in the plan.",
-    "-1 fits anything on either side.",
-    _example(_X.replace("[ 8 ]", "[ 9 ]") + _Y),
-    _SOURCE,
-    evidence=Evidence.READ,
-)
-RAGGED = load(
-    "plan-ragged-rank",
-    "A ragged input must have one axis in the plan.",
-    "The requests' elements are put one behind the other; the server's message prints two shapes that may look alike.",
-    _example(_X.replace("[ 8 ]", "[ 8 ] allow_ragged_batch: true") + _Y),
-    _SOURCE,
-    evidence=Evidence.READ,
-)
 BATCH_MAX = load(
     "plan-batch-above-profile",
     "max_batch_size is above what the plan's profiles take.",
@@ -137,23 +96,7 @@ PROFILE_INDEX = load(
     _SOURCE,
     evidence=Evidence.READ,
 )
-RULES = (
-    *(BROKEN, NO_SIDECAR, VERSION, KIND, UNKNOWN, UNLISTED, TYPE, SHAPE, RAGGED, BATCH_MAX, BATCH_MIN, PROFILE_INDEX),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A config and the plan it is for; `instance` is how the server names the first instance."""
-
-    model: Model
-    signature: ModelSignature
-    place: Place
-    instance: str
-
-    @property
-    def batching(self) -> bool:
-        return bool(self.model.config.max_batch_size > 0)
+RULES = (BROKEN, NO_SIDECAR, VERSION, KIND, BATCH_MAX, BATCH_MIN, PROFILE_INDEX)
 
 
 def plans(model: Model) -> Iterator[Finding]:
@@ -171,6 +114,7 @@ def plans(model: Model) -> Iterator[Finding]:
                 says=f"unable to load model '{model.config.name}', TensorRT backend supports only GPU device",
                 hint="KIND_GPU",
             )
+    yield from twice(model)
     for version in model.served:
         path = model.version_dir(version) / model.config.default_model_filename
         if is_file(path):
@@ -188,7 +132,7 @@ def _plan(model: Model, path: Path) -> Iterator[Finding]:
             yield model.find(BROKEN, str(replace(problem, where=None)), place=place, hint=problem.hint)
         return
     serves = model.target.release.tensorrt
-    if serves and any(a != b for a, b in zip(version.split("."), serves.split("."), strict=False)):
+    if serves and not _runs(version, serves, manifest is not None and manifest.version_compatible):
         yield model.find(
             VERSION,
             f"built by TensorRT {version}, and Triton {model.target.release.tag} has {serves}",
@@ -198,13 +142,18 @@ def _plan(model: Model, path: Path) -> Iterator[Finding]:
     if signature is None or manifest is None:
         yield model.find(NO_SIDECAR, f"no {manifest_path(path).name}: tensors and profiles are not judged", place=place)
         return
-    instance = f"{model.instances[0].name}_0" if model.instances else model.name
-    plan = _Plan(model, signature, place, instance)
-    yield from _profiles(plan)
-    yield from _tensors(plan)
+    yield from _profiles(model, signature)
+    yield from tensors(model, signature)
     used = [signature.profiles[index] for index in _chosen(model) if index < len(signature.profiles)]
     yield from shapes(model, signature, used)
     yield from sidecar(model, manifest, place)
+
+
+def _runs(built: str, served: str, compatible: bool) -> bool:
+    """Whether TensorRT `served` runs a plan of `built`; a version-compatible one also where it is the newer."""
+    pairs = zip(map(int, built.split(".")), map(int, served.split(".")), strict=False)
+    older = next((ours < theirs for ours, theirs in pairs if ours != theirs), None)
+    return older is None or (older and compatible)
 
 
 def _chosen(model: Model) -> list[int]:
@@ -212,8 +161,8 @@ def _chosen(model: Model) -> list[int]:
     return [int(text) for group in model.written.instance_group for text in group.profile if text.isdecimal()] or [0]
 
 
-def _profiles(plan: _Plan) -> Iterator[Finding]:
-    model, profiles = plan.model, plan.signature.profiles
+def _profiles(model: Model, signature: ModelSignature) -> Iterator[Finding]:
+    profiles = signature.profiles
     if not profiles:
         return
     name, top = model.config.name, model.config.max_batch_size
@@ -247,81 +196,4 @@ def _profiles(plan: _Plan) -> Iterator[Finding]:
             f"engine needs at least {least} rows; Triton may send 1",
             "max_batch_size",
             hint="build with min batch 1",
-        )
-
-
-def _tensors(plan: _Plan) -> Iterator[Finding]:
-    model = plan.model
-    config = model.config
-    fed = {entry.name for entry in config.sequence_batching.control_input}
-    fed |= {name for entry in config.batch_input for name in entry.target_name}
-    for what, listed, known in (
-        ("input", config.input, {tensor.name: tensor for tensor in plan.signature.inputs}),
-        ("output", config.output, {tensor.name: tensor for tensor in plan.signature.outputs}),
-    ):
-        for index, tensor in enumerate(listed):
-            if tensor.name in known:
-                yield from _tensor(plan, what, index, tensor, known[tensor.name])
-                continue
-            yield model.find(
-                UNKNOWN,
-                f"{what} {tensor.name} is not in the engine; {what}s are {', '.join(known)}",
-                what,
-                index,
-                "name",
-                says=f"unexpected inference {what} '{tensor.name}', allowed {what}s are: {', '.join(sorted(known))}",
-                hint=suggest(tensor.name, known),
-            )
-        names = {tensor.name for tensor in listed}
-        for name in known:
-            if listed and name not in names | fed:
-                yield model.find(
-                    UNLISTED,
-                    f"{what} {name} of the engine is not in the config",
-                    what,
-                    says=f"expected configuration for {what} '{name}' for {plan.instance}",
-                )
-
-
-def _tensor(plan: _Plan, what: str, index: int, tensor: Any, spec: TensorSpec) -> Iterator[Finding]:
-    model, written = plan.model, type_name(tensor.data_type)
-    if written not in (spec.data_type, "TYPE_INVALID"):
-        yield model.find(
-            TYPE,
-            f"{what} {tensor.name}: engine {spec.data_type.removeprefix('TYPE_')}, config {written}",
-            what,
-            index,
-            "data_type",
-            says=f"unexpected datatype {spec.data_type} for inference {what} '{tensor.name}', expecting {written} for "
-            f"{plan.instance}",
-            hint=spec.data_type,
-            fix=(f"{what}[{index}].data_type={spec.data_type}",),
-        )
-    dims = list(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
-    if what == "input" and tensor.allow_ragged_batch:
-        if len(spec.dims) != 1:
-            yield model.find(
-                RAGGED,
-                f"input {tensor.name}: input is rank {len(spec.dims)} in the engine; ragged input must be rank 1",
-                what,
-                index,
-                "allow_ragged_batch",
-                says=f"model '{model.config.name}', tensor '{tensor.name}': for the model to support ragged input, the "
-                f"engine shape is: {shape_text(spec.dims)} while the model config shape is: {shape_text(dims)}",
-                hint="remove allow_ragged_batch",
-                fix=(f"-input[{index}].allow_ragged_batch",),
-            )
-        return
-    # With auto-complete and max_batch_size 0 the backend takes the batch from the engine, and dims leave it out.
-    completing = not model.target.strict and len(dims) + 1 == len(spec.dims)
-    full = [-1, *dims] if (plan.batching or completing) and not spec.shape_tensor else dims
-    fits = len(full) == len(spec.dims) and all(a == b or -1 in (a, b) for a, b in zip(full, spec.dims, strict=True))
-    if dims and not fits:
-        yield model.find(
-            SHAPE,
-            f"{what} {tensor.name}: engine {shape_text(spec.dims)}, config {shape_text(full)}",
-            what,
-            index,
-            "dims",
-            says=shapes_differ(model.config.name, tensor.name, spec.dims, full, batching=plan.batching),
         )

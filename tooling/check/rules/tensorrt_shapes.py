@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from tooling.check.files import json_object
 from tooling.check.finding import Evidence, Finding
 from tooling.check.model import Model
-from tooling.check.rules.kinds import load, note, request
+from tooling.check.rules.kinds import advice, load, note, request
 from tooling.check.sizes import type_name
 from tooling.check.wording import shape_text
 from tooling.signature.spec import ModelSignature, Profile, TensorSpec
@@ -35,7 +36,7 @@ def _x(dims: str, more: str = "") -> str:
     return f'input {{ name: "x" data_type: TYPE_FP32 dims: {dims} {more}}}\n'
 
 
-_GPU: Final = "max_batch_size: 8\ninstance_group { kind: KIND_GPU }\n"
+_GPU: Final = "max_batch_size: 8\ndynamic_batching { }\ninstance_group { kind: KIND_GPU }\n"
 
 OUTSIDE = load(
     "plan-dims-outside-profile",
@@ -65,7 +66,9 @@ SHAPE_TYPE = load(
     "plan-shape-tensor-type",
     "A shape tensor has a type that shapes do not have.",
     "Inputs are TYPE_INT32 or TYPE_INT64, outputs TYPE_INT64.",
-    _example(_GPU + _x("[ 16 ]", "is_shape_tensor: true ") + _Y),
+    _example(_GPU + _x("[ 16 ]", "is_shape_tensor: true ") + _Y, "17", ("", "", "")).replace(
+        '"shape": [17]', '"shape": [17], "shape_tensor": true'
+    ),
     _SOURCE,
     evidence=Evidence.READ,
 )
@@ -81,7 +84,7 @@ COPIES = note(
     "plan-weights-per-instance",
     "Every instance of a plan with free axes holds the weights anew.",
     "Instances share an engine only where every axis is fixed.",
-    _example("max_batch_size: 8\ninstance_group { kind: KIND_GPU count: 2 }\n" + _x("[ -1 ]") + _Y),
+    _example(_GPU.replace("GPU }", "GPU count: 2 }") + _x("[ -1 ]") + _Y),
     _SOURCE,
 )
 GAP = request(
@@ -89,12 +92,43 @@ GAP = request(
     "The profiles in use leave a length out.",
     "A request that fits no profile fails when it runs, not at load.",
     _example(
-        'max_batch_size: 8\ninstance_group { kind: KIND_GPU profile: [ "0", "1" ] }\n' + _x("[ -1 ]") + _Y
+        'max_batch_size: 8\ndynamic_batching { }\ninstance_group { kind: KIND_GPU profile: [ "0", "1" ] }\n'
+        + _x("[ -1 ]")
+        + _Y
     ).replace('"profiles": [', '"profiles": [{"x": {"min": [1, 32], "opt": [4, 64], "max": [8, 64]}}, '),
     _SOURCE,
     evidence=Evidence.READ,
 )
-RULES = (OUTSIDE, STATIC, SHAPE_TENSOR, SHAPE_TYPE, HINTS, COPIES, GAP)
+UNUSED = advice(
+    "plan-profiles-unused",
+    "No instance uses the profiles that take the plan's longest inputs.",
+    "Without `instance_group.profile` only profile 0 is used; what it does not take fails when it comes.",
+    _example(_GPU + _x("[ -1 ]") + _Y).replace(
+        "]}}]}", ']}}, {"x": {"min": [1, 17], "opt": [8, 32], "max": [8, 32]}}]}'
+    ),
+    _SOURCE,
+)
+TEXTS = request(
+    "plan-shorter-than-texts",
+    "The tokenizer of a text pipeline cuts texts at more tokens than the plan takes.",
+    "Texts between the two limits fail when they run.",
+    _example(_GPU + _x("[ -1 ]") + _Y)
+    + '\n--- ../texts/config.pbtxt\nplatform: "ensemble"\nmax_batch_size: 8\n'
+    + 'input { name: "text" data_type: TYPE_STRING dims: [ 1 ] }\n'
+    + _Y
+    + 'ensemble_scheduling { step { model_name: "tokenizer" model_version: -1 '
+    'input_map { key: "text" value: "text" } output_map { key: "x" value: "x" } } '
+    'step { model_name: "example" model_version: -1 '
+    'input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } }\n--- ../texts/1/.keep\n'
+    + '--- ../tokenizer/config.pbtxt\nbackend: "python"\nmax_batch_size: 8\ndynamic_batching { }\n'
+    + 'input { name: "text" data_type: TYPE_STRING dims: [ 1 ] }\n'
+    + _x("[ -1 ]").replace("input", "output")
+    + "--- ../tokenizer/1/model.py\nclass TritonPythonModel:\n    def execute(self, requests):\n        return None\n"
+    + '--- ../tokenizer/1/text.json\n{"max_tokens": 512}',
+    _SOURCE,
+    evidence=Evidence.READ,
+)
+RULES = (OUTSIDE, STATIC, SHAPE_TENSOR, SHAPE_TYPE, HINTS, COPIES, GAP, UNUSED, TEXTS)
 
 
 def shapes(model: Model, signature: ModelSignature, profiles: Sequence[Profile]) -> Iterator[Finding]:
@@ -111,6 +145,8 @@ def shapes(model: Model, signature: ModelSignature, profiles: Sequence[Profile])
     for index, tensor in enumerate(config.input):
         yield from _in_profiles(model, index, tensor, profiles)
     yield from _gaps(model, profiles)
+    yield from _unused(model, signature, profiles)
+    yield from _texts(model, profiles)
     if config.max_batch_size > 0:
         yield from _static(model, signature)
     elif not model.target.strict and not any(tensor.allow_ragged_batch for tensor in config.input):
@@ -139,8 +175,18 @@ def _shape_tensor(model: Model, what: str, index: int, tensor: Any, spec: Tensor
             says=f"{start} {wrong}",
             fix=(f"{what}[{index}].is_shape_tensor={str(spec.shape_tensor).lower()}",),
         )
+        return
     written = type_name(tensor.data_type)
     allowed = ("TYPE_INT32", "TYPE_INT64") if what == "input" else ("TYPE_INT64",)
+    if spec.shape_tensor and spec.data_type not in allowed:
+        yield model.find(
+            SHAPE_TYPE,
+            f"shape {what} {tensor.name} is {spec.data_type} in the plan",
+            *(what, index, "data_type"),
+            says=f"unexpected datatype {spec.data_type} in engine for shape {what} '{tensor.name}'",
+            hint="cast it inside the network",
+        )
+        return
     if tensor.is_shape_tensor and written not in allowed:
         yield model.find(
             SHAPE_TYPE,
@@ -193,6 +239,57 @@ def _gaps(model: Model, profiles: Sequence[Profile]) -> Iterator[Finding]:
                 )
                 return
             top = max(top, high)
+
+
+def _longest(profiles: Sequence[Profile]) -> dict[tuple[str, int], int]:
+    """The most that any of the profiles takes, by input and axis but the first."""
+    longest: dict[tuple[str, int], int] = {}
+    for profile in profiles:
+        for name, high in profile.largest.items():
+            for axis, length in enumerate(high[1:], start=1):
+                longest[name, axis] = max(length, longest.get((name, axis), 0))
+    return longest
+
+
+def _unused(model: Model, signature: ModelSignature, profiles: Sequence[Profile]) -> Iterator[Finding]:
+    used, built = _longest(profiles), _longest(signature.profiles)
+    for (name, axis), length in used.items():
+        if built[name, axis] > length:
+            yield model.find(
+                UNUSED,
+                f"input {name} axis {axis}: the profiles in use take {length}, others {built[name, axis]}",
+                "instance_group",
+                hint="list them in instance_group.profile",
+            )
+            return
+
+
+def _texts(model: Model, profiles: Sequence[Profile]) -> Iterator[Finding]:
+    """Against what every text pipeline says that feeds the plan."""
+    lengths = [length for (_, axis), length in _longest(profiles).items() if axis == 1]
+    for name in _before(model) if lengths else ():
+        step = model.siblings.get(name)
+        if step is None:
+            continue
+        for version in step.served:
+            settings = json_object(step.version_dir(version) / "text.json") or {}
+            most = settings.get("max_tokens")
+            if isinstance(most, int) and most > min(lengths):
+                yield model.find(
+                    TEXTS,
+                    f"{name} cuts texts at {most} tokens, the plan takes {min(lengths)}",
+                    "instance_group",
+                    hint=f"build the plan with --max-tokens {most}, or the pipeline with --max-tokens {min(lengths)}",
+                )
+                return
+
+
+def _before(model: Model) -> Iterator[str]:
+    """The other steps of the ensembles that the model is a step of."""
+    for pipeline in model.siblings.values():
+        steps = [step.model_name for step in pipeline.config.ensemble_scheduling.step]
+        if model.name in steps:
+            yield from (name for name in steps if name != model.name)
 
 
 def _static(model: Model, signature: ModelSignature) -> Iterator[Finding]:

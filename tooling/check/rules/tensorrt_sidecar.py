@@ -1,4 +1,4 @@
-"""Rules about what only the sidecar of a TensorRT plan tells: how it was built, formats, shapes. Layer: check."""
+"""Rules about what only the sidecar of a plan tells: how it was built, formats, shape tensors. Layer: check."""
 
 from __future__ import annotations
 
@@ -14,21 +14,32 @@ from tooling.signature.plan_manifest import PlanManifest, PlanTensor
 _SOURCE: Final = "tensorrt backend"
 _X: Final = 'input { name: "x" data_type: TYPE_FP32 dims: [ 8 ] }\n'
 _Y: Final = 'output { name: "y" data_type: TYPE_FP32 dims: [ 8 ] }\n'
+_IMAGE: Final = 'input { name: "x" data_type: TYPE_FP32 dims: [ 3, 8, 8 ] }\n'
 _SCATTER: Final = "BATCH_SCATTER_WITH_INPUT_SHAPE"
 _OLDEST: Final = (("25.03", (7, 5)), ("", (6, 0)))
 """The least compute capability of a release's image, by the first release it holds for (NVIDIA's release notes)."""
 
 
-def _example(config: str, plan: str = "", x: str = "", more_inputs: str = "", capability: str = "8.9") -> str:
-    """A plan x → y; `plan` adds to its sidecar, `x` to the tensor x."""
+def _example(
+    config: str,
+    plan: str = "",
+    x: str = '"shape": [-1, 8]',
+    y: str = '"data_type": "FP32", "shape": [-1, 8]',
+    *,
+    more_inputs: str = "",
+    capability: str = "8.9",
+    tensorrt: str = "10.5.0",
+    schedule: str = "dynamic_batching { }\n",
+) -> str:
+    """A plan x → y; `plan` adds to its sidecar, `x` and `y` say more of the tensors."""
     sidecar = (
-        f'{{"tensorrt": "10.5.0", "compute_capability": "{capability}", {plan}'
-        f'"inputs": [{{"name": "x", "data_type": "FP32", "shape": [-1, 8]{x}}}{more_inputs}], '
-        '"outputs": [{"name": "y", "data_type": "FP32", "shape": [-1, 8]}]}'
+        f'{{"tensorrt": "{tensorrt}", "compute_capability": "{capability}", {plan}'
+        f'"inputs": [{{"name": "x", "data_type": "FP32", {x}}}{more_inputs}], '
+        f'"outputs": [{{"name": "y", {y}}}]}}'
     )
     return (
-        f'platform: "tensorrt_plan"\nmax_batch_size: 8\ninstance_group {{ kind: KIND_GPU }}\n{config}'
-        f"--- 1/model.onnx\nabsent\n--- 1/model.plan\nplan 10.5.0\n--- 1/model.plan.json\n{sidecar}"
+        f'platform: "tensorrt_plan"\nmax_batch_size: 8\ninstance_group {{ kind: KIND_GPU }}\n{config}{schedule}'
+        f"--- 1/model.onnx\nabsent\n--- 1/model.plan\nplan {tensorrt}\n--- 1/model.plan.json\n{sidecar}"
     )
 
 
@@ -37,6 +48,14 @@ CANNOT_RUN = load(
     "The plan was built in a way that Triton's backend cannot run.",
     "It refits no stripped weights, takes no lean runtime from outside, and runs plans of its own system only.",
     _example(_X + _Y, '"stripped": true, '),
+    _SOURCE,
+    evidence=Evidence.READ,
+)
+COMPATIBLE = load(
+    "plan-version-compatible",
+    "The plan is version-compatible, and the server does not allow such plans.",
+    "It brings code of its own, which Triton runs only with `--backend-config=tensorrt,version-compatible=true`.",
+    _example(_X + _Y, '"version_compatible": true, ') + "\n--- options\n--server-args --http-port=8000",
     _SOURCE,
     evidence=Evidence.READ,
 )
@@ -51,7 +70,7 @@ OLD_GPU = advice(
     "plan-capability-too-old",
     "The plan is for a GPU that the release no longer supports.",
     "Images up to 24.10 run on compute capability 6.0, later ones, at the latest from 25.03, on 7.5.",
-    _example(_X + _Y, capability="7.0") + "\n--- options\n--release 25.03",
+    _example(_X + _Y, capability="7.0", tensorrt="10.9.0.34") + "\n--- options\n--release 25.03",
     "release notes",
     evidence=Evidence.DOCUMENTED,
 )
@@ -59,7 +78,7 @@ FORMAT = load(
     "plan-non-linear-flag",
     "is_non_linear_format_io says something else than the plan.",
     "A tensor in a vectorised format takes padded bytes; the flag must stand where the plan has one, and nowhere else.",
-    _example(_X.replace("[ 8 ]", "[ 8 ] is_non_linear_format_io: true") + _Y),
+    _example(_IMAGE.replace(" ]", " ] is_non_linear_format_io: true", 1) + _Y, x='"shape": [-1, 3, 8, 8]'),
     _SOURCE,
     evidence=Evidence.READ,
 )
@@ -67,8 +86,9 @@ RAGGED_FORMAT = load(
     "plan-non-linear-ragged",
     "An input in a vectorised format cannot be ragged.",
     "Its bytes are padded, so they cannot be put one behind the other.",
-    _example(_X.replace("[ 8 ]", "[ 8 ] is_non_linear_format_io: true allow_ragged_batch: true") + _Y).replace(
-        '"shape": [-1, 8]}], "outputs"', '"shape": [-1], "non_linear": true}], "outputs"'
+    _example(
+        _IMAGE.replace(" ]", " ] is_non_linear_format_io: true allow_ragged_batch: true", 1) + _Y,
+        x='"shape": [-1], "non_linear": true',
     ),
     _SOURCE,
     evidence=Evidence.READ,
@@ -92,6 +112,7 @@ CONTROL = load(
         'sequence_batching { control_input { name: "c" control { kind: CONTROL_SEQUENCE_START '
         "fp32_false_true: [ 0, 1 ] } } }\n" + _X + _Y,
         more_inputs=', {"name": "c", "data_type": "FP32", "shape": [1, 1]}',
+        schedule="",
     ),
     _SOURCE,
     evidence=Evidence.READ,
@@ -101,21 +122,28 @@ BATCH_OUTPUT = load(
     "A batch output that the TensorRT backend does not make.",
     f"It knows {_SCATTER}, and not for shape tensors.",
     _example(
-        _X + _Y + 'batch_output { target_name: "y" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "x" }\n',
-    ).replace(
-        '"outputs": [{"name": "y", "data_type": "FP32", "shape": [-1, 8]}',
-        '"outputs": [{"name": "y", "data_type": "INT64", "shape": [8], "shape_tensor": true}',
+        _X
+        + 'output { name: "y" data_type: TYPE_INT64 dims: [ 8 ] is_shape_tensor: true }\n'
+        + 'batch_output { target_name: "y" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "x" }\n',
+        y='"data_type": "INT64", "shape": [9], "shape_tensor": true',
     ),
     _SOURCE,
     evidence=Evidence.READ,
 )
-RULES = (CANNOT_RUN, NOT_STREAMED, OLD_GPU, FORMAT, RAGGED_FORMAT, SHAPE_RANK, CONTROL, BATCH_OUTPUT)
+RULES = (CANNOT_RUN, COMPATIBLE, NOT_STREAMED, OLD_GPU, FORMAT, RAGGED_FORMAT, SHAPE_RANK, CONTROL, BATCH_OUTPUT)
 
 
 def sidecar(model: Model, manifest: PlanManifest, place: Place) -> Iterator[Finding]:
     """The config and the target against a plan's sidecar, beyond names, types, shapes and profiles."""
     for wrong, hint in _unusable(manifest):
         yield model.find(CANNOT_RUN, wrong, place=place, hint=hint)
+    if manifest.version_compatible and model.target.version_compatible is False:
+        yield model.find(
+            COMPATIBLE,
+            "version-compatible, which this server does not allow",
+            place=place,
+            hint="start it with --backend-config=tensorrt,version-compatible=true",
+        )
     if manifest.weight_streaming:
         yield model.find(NOT_STREAMED, "built with weight streaming, which stays off", place=place)
     tag = model.target.release.tag
