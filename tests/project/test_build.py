@@ -65,7 +65,7 @@ CHANGES: dict[str, tuple[Callable[[Path, Callable[[Path, float], None]], object]
         "model_repository/two/config.pbtxt is missing",
     ),
     "a deployed file": (
-        lambda root, _: (root / "deploy/compose/docker-compose.yml").unlink(),
+        lambda root, _: (root / "deploy/compose/.env").unlink(),
         ["deploy compose"],
         "is missing",
     ),

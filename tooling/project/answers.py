@@ -31,7 +31,7 @@ def outputs_of(step: Step, data: Mapping[str, Any]) -> tuple[Tree, ...]:
         written = data.get("config") or data.get("written")
         return (Tree(written),) if written else ()
     if step.action == "deploy":
-        return (Tree(_option(step, "--output")),)
+        return (Tree(_option(step, "--output"), hidden=True),)  # there is a .env
     return ()
 
 
@@ -55,8 +55,11 @@ def result_of(step: Step, data: Mapping[str, Any], root: Path) -> dict[str, Any]
 def said(step: Step, result: Mapping[str, Any], seconds: float) -> str:
     """A line that tells how a step ended."""
     told = {
+        "config": step.words[1],
+        "profile": step.words[1],
+        "deploy": _option(step, "--output") if step.action == "deploy" else "",
         "export": ", ".join(f"{key} {_short(value)}" for key, value in result.items()),
-        "check": ", ".join(f"{count} {kind}s" for kind, count in result.items() if count)
+        "check": ", ".join(f"{n} {kind}{'s' * (n > 1)}" for kind, n in result.items() if n)
         or "nothing to complain about",
         "tune": str(result.get("conclusion", "")).splitlines()[0] if result.get("conclusion") else "",
     }.get(step.action.split()[0], "")

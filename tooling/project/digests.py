@@ -77,7 +77,7 @@ def files_of(root: Path, tree: Tree) -> Iterator[Path]:
 
 
 def _left_out(name: str, tree: Tree) -> bool:
-    return name in tree.without or name.startswith(".") or name == "__pycache__"
+    return name in tree.without or (name.startswith(".") and not tree.hidden) or name == "__pycache__"
 
 
 def _read(store: Path) -> dict[str, list[object]]:

@@ -28,10 +28,12 @@ _ENGINE_FILE: Final = "model.json"
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Files that a step follows from: one, or all in a directory but hidden ones and those named in `without`."""
+    """Files that a step follows from: one, or all in a directory but those named in `without`, and but hidden ones
+    unless these count."""
 
     path: str
     without: tuple[str, ...] = ()
+    hidden: bool = False
 
     def __str__(self) -> str:
         return self.path
