@@ -88,7 +88,9 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "an option" else [pytest.mark.long]) for name in CHANGES]
+)
 def test_each_input_does_again_what_follows_from_it_and_nothing_else(
     name: str, built: Path, run_cli: Callable[..., Any], write_onnx: Callable[[Path, float], None]
 ) -> None:
@@ -113,11 +115,13 @@ def test_a_library_of_another_version_exports_again(
     assert "4 to do" in shown
 
 
+@pytest.mark.long
 def test_a_file_only_touched_changes_nothing(built: Path, run_cli: Callable[..., Any]) -> None:
     os.utime(built / "model_repository/one/1/model.onnx")
     assert "nothing to do" in run_cli("build").out
 
 
+@pytest.mark.long
 def test_an_edited_config_keeps_its_edit(built: Path, run_cli: Callable[..., Any]) -> None:
     config = built / "model_repository/one/config.pbtxt"
     config.write_text(config.read_text() + 'parameters { key: "mine" value { string_value: "1" } }\n')
@@ -125,6 +129,7 @@ def test_an_edited_config_keeps_its_edit(built: Path, run_cli: Callable[..., Any
     assert '"mine"' in config.read_text()
 
 
+@pytest.mark.long
 def test_an_edited_deployment_is_not_replaced(built: Path, run_cli: Callable[..., Any]) -> None:
     compose = built / "deploy/compose/docker-compose.yml"
     compose.write_text(compose.read_text() + "# mine\n")
@@ -134,6 +139,7 @@ def test_an_edited_deployment_is_not_replaced(built: Path, run_cli: Callable[...
     assert "# mine" in compose.read_text()
 
 
+@pytest.mark.long
 def test_a_refused_check_ends_the_build(project: Path, run_cli: Callable[..., Any]) -> None:
     broken = project / "model_repository" / "broken" / "config.pbtxt"
     broken.parent.mkdir()
@@ -146,6 +152,7 @@ def test_a_refused_check_ends_the_build(project: Path, run_cli: Callable[..., An
     assert ran(run_cli("build", "--json")) == ["check", "deploy compose"], "what was finished is kept"
 
 
+@pytest.mark.long
 def test_a_step_taken_out_of_the_project_is_forgotten(built: Path, run_cli: Callable[..., Any]) -> None:
     edit(built / "tritune.yaml", "deploy:\n  compose: {gpus: none}\n", "")
     assert "- deploy compose: no longer in the project" in run_cli("build", "--dry-run").out
