@@ -70,11 +70,22 @@ models:
         ("models: {m: {tune: {lengths: [a, [1]]}}}", "expected a word, a number, or a list of them"),
         ("models: {m: {config: {dynamic_batching: 1}}}", "expected a valid boolean"),
         ("- a", "not a mapping"),
+        ("models: {m: {tune: 3}}", "expected keys with values"),
+        ("models: {m: {workload: none.yaml}}", "./tritune.yaml:1:14: `models.m.workload`: there is no such file"),
+        ("models: {m: {config: {from: none.yaml}}}", "there is no such file"),
         ("models: {m: {}, m: {}}", "stands twice"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, told: str) -> None:
     assert any(told in problem for problem in problems(tmp_path, text)), problems(tmp_path, text)
+
+
+def test_what_may_be_left_out(tmp_path: Path) -> None:
+    """A model without a word is one that is there; a tokenizer may be what an export makes."""
+    file = tmp_path / "tritune.yaml"
+    file.write_text("repository: r\nmodels: {a: , b: {tune: true, config: {tokenizer: r/b/tokenizer}}}\n")
+    models = build.read(file).models
+    assert (models["a"].origin, models["b"].tune) == ("", True)
 
 
 def test_a_file_that_is_not_there(run_cli: Callable[..., Any], tmp_path: Path) -> None:

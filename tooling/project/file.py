@@ -6,6 +6,7 @@ commands with these names.
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,10 +14,19 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    create_model,
+)
 
 from tooling.errors import Problem, UsageError, suggest
-from tooling.project.section import Section, section_of
+from tooling.project.section import Section, existing, section_of
 from tooling.project.yaml_places import Places, read_placed
 
 FILE_NAME = "tritune.yaml"
@@ -45,10 +55,10 @@ def _release(value: Any) -> Any:
     return value
 
 
-def _traffic(value: Any) -> Any:
+def _traffic(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, (str, dict)) or not value:
         raise ValueError("expected the name of a workload file, or its keys, such as `{concurrency: 8}`")
-    return value
+    return existing(value, info) if isinstance(value, str) else value
 
 
 def _terms(value: Any) -> Any:
@@ -92,7 +102,7 @@ class Model(_Strict):
     )
     export: Section | None = None
     config: Section | None = None
-    tune: Section | Literal[False] | None = None
+    tune: Section | bool | None = None
 
     @property
     def origin(self) -> str:
@@ -142,7 +152,7 @@ def project_model(commands: Mapping[str, Callable[..., Any]]) -> type[Project]:
         __base__=Model,
         export=section("export", "How the source becomes ONNX or a TensorRT engine."),
         config=section("config", "Settings fixed by hand."),
-        tune=section("tune", "The search for the best settings; `false`: none.", also=Literal[False]),
+        tune=section("tune", "The search for the best settings; `false`: none.", also=bool),
     )
     deploy = create_model(
         "Deploy",
@@ -163,7 +173,11 @@ def read_project(path: Path, kind: type[Project]) -> Project:
     """The project in a file. Raises UsageError with all its problems, each with its line and column."""
     data, places = read_placed(path)
     try:
-        project = kind.model_validate(data)
+        if isinstance(data.get("models"), dict):  # a model of which nothing is said is there already
+            data["models"] = {name: {} if model is None else model for name, model in data["models"].items()}
+        repository = data.get("repository", kind.model_fields["repository"].default)
+        context = {"root": path.absolute().parent, "repository": str(repository)}
+        project = kind.model_validate(data, context=context)
     except ValidationError as error:
         raise UsageError(problems=list(_problems(error, path, places, kind))) from None
     problems = list(_contradictions(project, path, places))
@@ -212,7 +226,8 @@ def _is_model(kind: Any) -> bool:
 
 
 def _said(message: str) -> str:
-    return message.removeprefix("Value error, ").replace("Input should be", "expected")
+    told = message.removeprefix("Value error, ").replace("Input should be", "expected")
+    return re.sub(r"a valid dictionary( or instance of \w+)?", "keys with values", told)
 
 
 def _contradictions(project: Project, path: Path, places: Places) -> list[Problem]:

@@ -15,7 +15,17 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, WithJsonSchema, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    ValidationInfo,
+    WithJsonSchema,
+    create_model,
+)
 from typer.models import OptionInfo
 
 _WORDS = {"type": ["string", "number", "boolean"]}
@@ -144,8 +154,18 @@ def _type(option: Option) -> Any:
     if option.kind == "choice":
         return Literal[option.choices]
     if option.kind == "path":
-        return str
+        return Annotated[str, AfterValidator(existing)]
     return Annotated[Any, AfterValidator(partial(_checked, option.kind)), WithJsonSchema(_SCHEMAS[option.kind])]
+
+
+def existing(value: str, info: ValidationInfo) -> str:
+    """The name of a file for a command to read, which must be there unless a step may make it: the context of the
+    validation names the project's `root` and its `repository`."""
+    facts = info.context or {}
+    root, repository = facts.get("root"), facts.get("repository")
+    if root is None or (root / value).exists() or (repository and (root / value).is_relative_to(root / repository)):
+        return value
+    raise ValueError("there is no such file or directory")
 
 
 def _checked(kind: str, value: Any) -> Any:

@@ -185,7 +185,7 @@ class _Maker:
 
     def _tune(self, name: str, model: Model) -> Step:
         repository, command = self.project.repository, self.commands["tune"]
-        values = _values(model.tune or None)
+        values = _values(model.tune)
         texts, files = self._traffic(name, model)
         words = ["tune", f"{repository}/{name}", "--apply", *words_of(command, values), *self._workload(name, model)]
         if model.slo:
@@ -284,7 +284,7 @@ class _Maker:
         return backend_of(read_config(path.parent)) == "vllm"
 
 
-def _values(section: Section | None) -> dict[str, Any]:
+def _values(section: Section | bool | None) -> dict[str, Any]:
     return section.given() if isinstance(section, Section) else {}
 
 
