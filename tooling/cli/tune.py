@@ -60,8 +60,8 @@ def tune(
     budget: str = typer.Option(
         "",
         metavar="TIME|N",
-        help="Start nothing new beyond this time, or N measured points [90s; 3m with a latency; as much again a model, "
-        "30s more a FORM].",
+        help="Start nothing new beyond this time, or N measured points [75s; 165s with a latency; as much again a "
+        "model, 30s more a FORM].",
     ),
     for_rate: float | None = typer.Option(
         None, min=0.001, metavar="R", help="Say how many such servers answer R requests a second."
@@ -212,7 +212,7 @@ def _budget(text: str, slo: Slo, forms: int, models: int) -> Budget:
         return Budget(points=counts("--budget", text, least=2)[0])
     quick = slo.objective.metric == "throughput" and not any(term.metric != "throughput" for term in slo.terms)
     if not text:
-        return Budget((90 if quick else 180) * models + COMPARISON_S * forms)
+        return Budget((75 if quick else 165) * models + COMPARISON_S * forms)
     return Budget(duration_us("--budget", text) / 1e6)
 
 
