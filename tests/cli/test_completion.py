@@ -16,7 +16,7 @@ BIN = Path(sys.executable).parent
 def press_tab(tmp_path: Path):
     """What a line has become after TAB in an interactive bash that stands in `tmp_path`."""
     script = tmp_path / "rc"
-    script.write_text('eval "$(tritune completion bash)"\nset +o history\n')
+    script.write_text("source <(tritune completion bash)\nset +o history\n")
     terminal, shell_side = os.openpty()
     bash = subprocess.Popen(
         ["bash", "--noprofile", "--rcfile", str(script), "-i"],

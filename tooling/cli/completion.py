@@ -22,7 +22,7 @@ def attach(app: typer.Typer) -> None:
 def completion(context: typer.Context, shell: _Shell = typer.Argument(help="The shell to complete in.")) -> None:
     """Print the script that completes commands, options and values in a shell.
 
-    For bash, write into ~/.bashrc: eval "$(tritune completion bash)"
+    Write it into a file, and let the shell read that at its start: `source FILE` in ~/.bashrc, for one.
     """
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
