@@ -51,8 +51,9 @@ gpu: setup ## On a machine with a GPU: build engines, serve them with NVIDIA's i
 matrix: setup ## Export, check and serve every architecture of tests/export/zoo.yaml (about 10 minutes)
 	$(BIN)/pytest -q tests/export/test_matrix.py
 
-fuzz: setup ## Ask the real server about 1,000 random models, and mutate 10,000 repositories
+fuzz: setup ## Ask the real server about 1,000 random models, mutate 10,000 repositories, try 2,000 command lines
 	TRITUNE_FUZZ=1000 $(BIN)/pytest -q tests/check/test_live.py tests/check/test_hostile.py
+	TRITUNE_FUZZ=2000 $(BIN)/pytest -q tests/cli/test_fuzz.py
 
 lint: $(STAMP) ## Check style, types and import layers
 	$(BIN)/ruff check .
