@@ -16,7 +16,7 @@ from perf.grid import Candidate
 from perf.operands import Base
 from perf.pipeline import front_of
 from perf.result import TuneResult, figures
-from perf.study import read_study
+from perf.study import FILE_NAME, read_study
 from tooling.config.knobs import apply, one_group
 from tooling.config.render import origin, render
 from tooling.errors import UsageError
@@ -24,6 +24,8 @@ from tooling.repository import config_path, read_config, read_text, write_atomic
 
 if TYPE_CHECKING:
     from tooling.config.proto import ModelConfig
+
+_STUDY = "Study: "
 
 
 def write_tuned_config(result: TuneResult, model_dir: Path, hardware: str, also: Sequence[str] = ()) -> Path:
@@ -101,4 +103,16 @@ def _evidence(result: TuneResult, path: Path, hardware: str) -> Sequence[str]:
     for name, trial in (("config.pbtxt", result.default), ("this file", result.chosen)):
         rate, p50, p99 = figures(trial)
         lines.append(f"{name}: {rate} requests/s, p50 {p50} ms, p99 {p99} ms")
-    return [*lines, f"Study: {os.path.relpath(result.study, path.absolute().parent)}"]
+    return [*lines, f"{_STUDY}{os.path.relpath(result.study, path.absolute().parent)}"]
+
+
+def study_named(path: Path) -> Path | None:
+    """The study that a tuned config names in its evidence; None where it names none that is there, or is not there."""
+    mark = f"# {_STUDY}"
+    if not path.is_file():
+        return None
+    for line in read_text(path).splitlines():
+        if line.startswith(mark):
+            directory = path.absolute().parent / line.removeprefix(mark)
+            return directory.resolve() if (directory / FILE_NAME).is_file() else None
+    return None

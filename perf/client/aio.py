@@ -115,12 +115,15 @@ class Client:
         a user on one side of a trial. Raises TimeoutError at the deadline, Refused with Triton's own words,
         ExternalError when the server is not available, UsageError for inputs that the model does not have.
         """
-        known, begun_s = self._known or await self._learn(timeout_s), time.monotonic()
+        begun_s, left_s, known = time.monotonic(), timeout_s, self._known
+        if known is None:
+            known = await self._learn(timeout_s)
+            left_s = None if timeout_s is None else begun_s + timeout_s - time.monotonic()
         request = self._request(inputs, known)
         model = self.model if self._split is None else self._chosen(key)
         queue = priority, queue_timeout_us
         try:
-            reply = await self._call(request_head(model, request[0], queue) + request[1], timeout=timeout_s)
+            reply = await self._call(request_head(model, request[0], queue) + request[1], timeout=left_s)
         except self._failure as error:
             model, reply = await self._again(error, model, request, queue, timeout_s, begun_s)
         return Answer(model, reply.model_version, _outputs(reply, known, *request[2:]))
@@ -170,7 +173,7 @@ class Client:
         for attempt in itertools.count(1):
             code, words = error.code().name, error.details() or error.code().name
             if code == "DEADLINE_EXCEEDED":
-                raise TimeoutError(f"{self.url}, `{model}`: no answer within {timeout_s} s")
+                raise self._late(model, timeout_s)
             if model != self.model and code in ("NOT_FOUND", "UNAVAILABLE"):
                 model, pause_s = self.model, 0.0
             elif code != "UNAVAILABLE":
@@ -188,6 +191,9 @@ class Client:
                 error = failure
         raise AssertionError("attempts are counted without end")
 
+    def _late(self, model: str, timeout_s: float | None) -> TimeoutError:
+        return TimeoutError(f"{self.url}, `{model}`: no answer within {timeout_s} s")
+
     async def _learn(self, timeout_s: float | None) -> _Model:
         """Names, types and shapes of the model's tensors, asked once."""
         from tritonclient.grpc import service_pb2 as pb
@@ -200,6 +206,8 @@ class Client:
         try:
             told = await ask(pb.ModelMetadataRequest(name=self.model), timeout=timeout_s)
         except self._failure as error:
+            if error.code().name == "DEADLINE_EXCEEDED":
+                raise self._late(self.model, timeout_s) from None
             words = error.details() or error.code().name
             raise ExternalError(words, where=f"`{self.model}` at {self.url}", hint="is the model loaded?") from None
         self._known = _Model(tensors(told.inputs), tensors(told.outputs))

@@ -16,14 +16,15 @@ from perf.buckets import BucketPlan, plan_buckets
 from perf.curve import read_curve
 from perf.lengths import token_lengths
 from perf.result import TuneResult
+from perf.rollout.as_tuned import other_than, study_of
 from perf.rollout.canary import CANARY_FILE, Canary, difference
 from perf.rollout.ledger import FOLDER, Ledger
 from perf.server_stats import since
 from perf.studies import STUDIES, StudyFile, tuned
-from perf.study import FILE_NAME, read_study
 from perf.workload_file import read_log, read_texts
 from tooling.errors import Refused, UsageError
 from tooling.repository import absolute, read_config
+from tooling.server.inventory import config_message
 from tooling.server.running import RunningServer
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class DriftRequest:
-    """Which served model to look at, for how long, and with what to compare it: a study (the newest of this model), a
-    log of requests or texts, canary requests (those of the last promotion)."""
+    """Which served model to look at, for how long, and with what to compare it: a study (the one that its config names,
+    else the newest of this model), a log of requests or texts, canary requests (those of the last promotion)."""
 
     model_dir: Path
     url: str
@@ -83,8 +84,18 @@ class Drift:
         return any(sign.outcome == "drifted" for sign in self.signs)
 
     @property
+    def nothing_compared(self) -> bool:
+        """That the config is the one that was tuned says nothing of what became of the model."""
+        outcomes = {sign.outcome for sign in self.signs if sign.name != "config"}
+        return not self.drifted and outcomes == {"unknown"}
+
+    @property
     def conclusion(self) -> str:
         found = [sign.name for sign in self.signs if sign.outcome == "drifted"]
+        if self.nothing_compared:
+            return f"{self.model} could not be compared with what it was."
+        if "config" in found:
+            return f"{self.model} is not served as it was tuned: serve that setting, or tune it again as it is."
         if not found:
             unknown = [sign.name for sign in self.signs if sign.outcome == "unknown"]
             rest = f"; not compared: {', '.join(unknown)}" if unknown else ""
@@ -118,37 +129,26 @@ def drift(request: DriftRequest) -> Drift:
     server = RunningServer(request.url)
     server.identity()
     server.model_config(model_dir.name)
-    directory = request.study or newest_of(model_dir.name, request.studies)
+    directory = request.study or study_of(model_dir, request.studies)
     study = StudyFile(directory) if directory else None
     log = _requests(request.log, request.tokenizer_dir or model_dir / "tokenizer") if request.log else None
     signs = (
         _answers(request, server, model_dir),
         _load(request, server, model_dir.name, study),
         _lengths(log, study),
+        _config(server, model_dir.name, study),
     )
     found = Drift(model_dir.name, study.directory if study else None, signs)
     with Ledger(model_dir, lock=False) as ledger:
         ledger.note("drift", **found.to_dict())
-    if all(sign.outcome == "unknown" for sign in signs):
+    if found.nothing_compared:
         raise UsageError(
             "there is nothing to compare with",
             where=model_dir,
-            got="; ".join(sign.why for sign in signs),
+            got="; ".join(sign.why for sign in signs if sign.outcome == "unknown"),
             expected="canary requests, a study, or a log of requests",
         )
     return found
-
-
-def newest_of(model: str, studies: Path) -> Path | None:
-    """The study of this model that was written last."""
-    for path in sorted(studies.glob(f"*/{FILE_NAME}"), key=lambda file: -file.stat().st_mtime):
-        try:
-            named = read_study(path.parent)[0].get("model")
-        except UsageError:  # damaged: not the one we look for
-            continue
-        if isinstance(named, dict) and named.get("name") == model:
-            return path.parent
-    return None
 
 
 def _answers(request: DriftRequest, server: RunningServer, model_dir: Path) -> Sign:
@@ -222,6 +222,22 @@ def _capacity(study: StudyFile | None) -> float | None:
         return tuned(study.directory).carries_rps if study else None
     except UsageError:
         return None
+
+
+def _config(server: RunningServer, name: str, study: StudyFile | None) -> Sign:
+    """Whether the server serves the setting that the study chose; figures of another one say nothing of it."""
+    result = study.result if study else None
+    chosen = result.chosen if isinstance(result, TuneResult) else None
+    if chosen is None:
+        return Sign("config", "unknown", f"there is no tuning of {name} that chose a setting")
+    try:
+        other = other_than(chosen.candidate, config_message(server.model_config(name)))
+    except (UsageError, ValueError) as error:
+        return Sign("config", "unknown", str(error))
+    if not other:
+        return Sign("config", "steady", f"as chosen: {chosen.candidate.label}")
+    why = f"the server has {', '.join(other)} as the study chose; is it served with --config-name?"
+    return Sign("config", "drifted", why, {"chosen": chosen.candidate.label})
 
 
 def _requests(path: Path, tokenizer_dir: Path) -> Log | tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,14 @@ from typing import Any
 
 import pytest
 
-from perf.rollout.drift import _distance, _lengths, newest_of
+from perf.grid import Candidate
+from perf.rollout import as_tuned
+from perf.rollout.drift import _distance, _lengths
 from perf.studies import StudyFile
 from perf.study import Study
+from tooling.config.knobs import Knobs
+from tooling.repository import hardware_name
+from tooling.server.inventory import config_message
 
 SHORT = tuple(random.Random(0).choices(range(8, 40), k=200))
 
@@ -56,12 +62,51 @@ def test_new_lengths_come_with_new_buckets_where_the_study_has_a_curve(tmp_path:
 
 
 def test_the_newest_study_of_the_model_is_taken_and_damaged_ones_are_passed_over(tmp_path: Path) -> None:
-    assert newest_of("enc", tmp_path) is None
+    assert as_tuned.newest_of("enc", tmp_path) is None
     study_of(tmp_path / "a")
     study_of(tmp_path / "b", model="other")
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "study.jsonl").write_text("not a study\n")
-    assert newest_of("enc", tmp_path) == tmp_path / "a"
+    assert as_tuned.newest_of("enc", tmp_path) == tmp_path / "a"
+
+
+def test_a_tuned_config_says_which_study_it_came_from(tmp_path: Path) -> None:
+    """Whatever was studied since; and never one that is gone, or of a config that names none."""
+    model, studies = tmp_path / "models" / "enc", tmp_path / "studies"
+    own = study_of(tmp_path / "kept here" / "enc-1").directory
+    newer = study_of(studies / "enc-2").directory
+    path = model / "configs" / f"{hardware_name()}.pbtxt"
+    path.parent.mkdir(parents=True)
+    assert as_tuned.study_of(model, studies) == newer
+    path.write_text(f"# Chosen: as before.\n# Study: {os.path.relpath(own, path.parent)}\nmax_batch_size: 8\n")
+    assert as_tuned.study_of(model, studies) == own
+    path.write_text("# Study: ../../gone\nmax_batch_size: 8\n")
+    assert as_tuned.study_of(model, studies) == newer
+
+
+def test_what_is_served_is_compared_with_what_was_chosen(tmp_path: Path) -> None:
+    """As Triton tells it: completed with instances, a preferred batch size and a kind that were left to it."""
+    served = {
+        "name": "enc",
+        "backend": "onnxruntime",
+        "max_batch_size": 8,
+        "dynamic_batching": {"preferred_batch_size": [8], "max_queue_delay_microseconds": 2_000},
+        "instance_group": [{"name": "enc_0", "kind": "KIND_CPU", "count": 2}],
+        "parameters": {"intra_op_thread_count": {"string_value": "1"}},
+        "a_field_of_a_newer_server": True,
+    }
+
+    def other(**knobs: Any) -> list[str]:
+        chosen = Knobs(**{"max_queue_delay_us": 2_000, "intra_op_threads": 1, **knobs})
+        return as_tuned.other_than(Candidate("i2", chosen), config_message(served))
+
+    assert other() == other(instance_count=2) == []
+    assert other(instance_count=1) == ["instance_count 2, not 1"]
+    assert other(max_batch_size=4, intra_op_threads=None) == ["max_batch_size 8, not 4", "intra_op_threads 1, not 0"]
+    assert other(dynamic_batching=False, max_queue_delay_us=0) == [
+        "dynamic_batching True, not False",
+        "max_queue_delay_us 2000, not 0",
+    ]
 
 
 @pytest.mark.live
@@ -80,7 +125,7 @@ def test_answers_that_changed_are_found_and_noted(
         assert (nothing.code, "there is nothing to compare with" in nothing.err) == (2, True)
         steady = run_cli(*argv, "--canary", "right.json", "--json")
         assert steady.code == 0, steady.err
-        assert [sign["outcome"] for sign in steady.json["data"]["signs"]] == ["steady", "unknown", "unknown"]
+        assert [sign["outcome"] for sign in steady.json["data"]["signs"]] == ["steady"] + ["unknown"] * 3
         other = run_cli(*argv, "--canary", "wrong.json")
         assert other.code == 1, other.err
         assert "scale answers otherwise than it did" in other.out

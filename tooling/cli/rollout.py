@@ -102,7 +102,9 @@ def drift(
     model_dir: Path = MODEL_DIR,
     url: str = URL,
     watched: str = typer.Option("10s", "--for", metavar="TIME", help="How long the live traffic is watched."),
-    study: Path | None = typer.Option(None, metavar="DIR", help="The study that the config came from [its newest]."),
+    study: Path | None = typer.Option(
+        None, metavar="DIR", help="The study that the config came from [the one that it names, else its newest]."
+    ),
     log: Path | None = typer.Option(
         None, metavar="FILE", help="Recent requests: a .csv or .jsonl with lengths or texts, or a .txt of texts."
     ),

@@ -37,13 +37,14 @@ def _config(client: TritonHttp, name: str, states: dict[int, State]) -> ModelCon
     if not any(state.state == READY for state in states.values()):
         return None
     try:
-        return _message(client.model_config(name))
+        return config_message(client.model_config(name))
     except Answer:  # unloaded meanwhile, or a server that does not tell
         return None
 
 
-def _message(content: dict[str, Any]) -> ModelConfig:
-    """Fields of a newer server that the schema does not know are left out."""
+def config_message(content: dict[str, Any]) -> ModelConfig:
+    """The config of Triton's JSON; fields of a newer server that the schema does not know are left out. Raises
+    ValueError for what is none."""
     from google.protobuf.json_format import ParseDict, ParseError
 
     try:
