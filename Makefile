@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := cpu,export,minilm,tune,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-llm quickstart test test-fast test-long test-llm gpu matrix fuzz lint format bench bench-peers clean
+.PHONY: help setup setup-llm quickstart test test-fast test-long test-llm gpu matrix pages fuzz lint format bench bench-peers clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,7 +29,7 @@ quickstart: setup ## Export MiniLM, serve it on a real Triton, tune it with perf
 	@$(BIN)/tritune quickstart
 
 test: setup ## Run the test suite, live tests against the real server included (10 minutes at most)
-	$(BIN)/pytest -q -n 2 --dist loadfile -m 'not timed and not long and not matrix and not llm'
+	$(BIN)/pytest -q -n 2 --dist loadfile -m 'not timed and not long and not matrix and not pages and not llm'
 	$(BIN)/pytest -q -m 'timed and not long and not matrix and not llm'
 
 test-long: setup ## Run the tests that are too slow for `make test`
@@ -50,6 +50,9 @@ gpu: setup ## On a machine with a GPU: build engines, serve them with NVIDIA's i
 
 matrix: setup ## Export, check and serve every architecture of tests/export/zoo.yaml (about 10 minutes)
 	$(BIN)/pytest -q tests/export/test_matrix.py
+
+pages: setup ## Run every command of the documentation (about 10 minutes)
+	$(BIN)/pytest -q tests/docs
 
 fuzz: setup ## Ask the real server about 1,000 random models, mutate 10,000 repositories, try 2,000 command lines
 	TRITUNE_FUZZ=1000 $(BIN)/pytest -q tests/check/test_live.py tests/check/test_hostile.py
