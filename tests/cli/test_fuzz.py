@@ -59,6 +59,11 @@ WORDS = (
     "-", "x" * 5000, "file:///etc", "{}", "[", "'", "$(id)", "%s", "all", "none", "auto", "json", "text", "10,20,30",
 )  # fmt: skip
 URLS = ("127.0.0.1:1", "http://127.0.0.1:1", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999", "http://", "[", "::1", ":")
+NUMBERS = ("0", "1", "2", "8", "64", "-1", "2.5", "1000000", "9" * 20)
+RIGHT = (
+    "model_repository", "model_repository/m", "model_repository/m/1/model.onnx", "study", "curve.json", "texts.txt",
+    "log.csv", "hf", "workload.yaml", "tritune.yaml",
+)  # fmt: skip
 GLOBALS = ("-q", "-v", "--no-progress")
 ALONE = {
     "HF_HUB_OFFLINE": "1",
@@ -130,7 +135,11 @@ def draw(rng: random.Random, commands: list[Any], paths: list[str]) -> list[str]
             return rng.choice(URLS)
         if choices and rng.random() < 0.8:
             return rng.choice(choices)
-        return rng.choice(paths if rng.random() < (0.8 if re.search("path|FILE|DIR", told) else 0.2) else WORDS)
+        if re.search("<int|<float|INTEGER|FLOAT", told) and rng.random() < 0.9:
+            return rng.choice(NUMBERS)
+        if re.search("path|FILE|DIR", told) and rng.random() < 0.8:
+            return rng.choice(RIGHT if rng.random() < 0.5 else paths)
+        return rng.choice(WORDS)
 
     line = []
     for names, told, is_flag in rng.sample(options, min(len(options), rng.randrange(5))):
@@ -145,6 +154,18 @@ def draw(rng: random.Random, commands: list[Any], paths: list[str]) -> list[str]
         if rng.random() < 0.1:
             line.insert(rng.randrange(len(line) + 1), flag)
     return [*line, "--json"] if rng.random() < 0.5 and "--" not in line else line
+
+
+def damage(rng: random.Random, root: Path) -> None:
+    """Now and then one of the right files is cut, or some of its bytes are others."""
+    files = sorted(path for name in RIGHT for path in [root / name, *(root / name).rglob("*")] if path.is_file())
+    file = rng.choice(files)
+    content = bytearray(file.read_bytes())
+    if rng.random() < 0.6:
+        return
+    for _ in range(rng.randrange(1, 4)):
+        content[rng.randrange(len(content))] = rng.choice((0, 9, 10, 34, 45, 48, 58, 91, 123, 125, 200, 255))
+    file.write_bytes(content[: rng.randrange(len(content))] if rng.random() < 0.2 else content)
 
 
 def wrong_with(argv: list[str], code: int, out: str, err: str) -> str | None:
@@ -177,7 +198,9 @@ def test_no_command_line_breaks_the_tool(commands, clean, tmp_path, run_cli, mon
         root = tmp_path / "some files"
         shutil.copytree(clean, root, symlinks=True, copy_function=copy)
         monkeypatch.chdir(root)
-        argv = draw(random.Random(number), commands, paths)
+        rng = random.Random(number)
+        argv = draw(rng, commands, paths)
+        damage(rng, root)
         signal.alarm(LONGEST_S)
         try:
             code, out, err = run_cli(*argv)
