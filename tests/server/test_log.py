@@ -102,6 +102,18 @@ def test_curl_example_fills_free_axes() -> None:
     )
 
 
+def test_curl_example_asks_a_decoupled_model_for_a_stream() -> None:
+    entries = [
+        {"name": "text_input", "data_type": "TYPE_STRING", "dims": [1]},
+        {"name": "beams", "data_type": "TYPE_INT32", "dims": [2]},
+        {"name": "image", "data_type": "TYPE_STRING", "dims": [-1], "optional": True},
+    ]
+    config = {"max_batch_size": 4, "input": entries, "model_transaction_policy": {"decoupled": True}}
+    assert curl_example("127.0.0.1:8000", "m", config) == (
+        'curl -s http://127.0.0.1:8000/v2/models/m/generate_stream -d \'{"text_input":"text","beams":[1,1]}\''
+    )
+
+
 @pytest.mark.parametrize(("kind", "dims"), [("TYPE_FP32", [3, 224, 224]), ("TYPE_FP16", [2])])
 def test_curl_example_without_json_data(kind: str, dims: list[int]) -> None:
     config = {"max_batch_size": 0, "input": [{"name": "x", "data_type": kind, "dims": dims}]}
