@@ -135,6 +135,26 @@ def read_log(
     )
 
 
+def read_requests(path: Path) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The lengths, or else the texts, of a .csv or .jsonl log; when they came is not asked.
+
+    Raises UsageError for a log that cannot be read so, or without a column of either.
+    """
+    rows = list(_rows(path, _form(path, _LOG_FORMS)))
+    keys = dict.fromkeys(key for _, row in rows[:100] for key in row)
+    size, words = _named(LENGTH_COLUMNS, keys), _named(TEXT_COLUMNS, keys)
+    if size:
+        return tuple(_length(row.get(size), place) for place, row in rows), ()
+    if words:
+        return (), tuple(_text_of(row, words, path, place) for place, row in rows)
+    raise UsageError(
+        "the log has no lengths",
+        where=path,
+        got=", ".join(keys) or "no requests",
+        expected=f"a column such as {LENGTH_COLUMNS[0]}, or {TEXT_COLUMNS[0]}",
+    )
+
+
 def _form(path: Path, known: tuple[str, ...]) -> str:
     form = path.suffix.lower()
     if form not in known:

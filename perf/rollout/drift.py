@@ -21,7 +21,7 @@ from perf.rollout.canary import CANARY_FILE, Canary, difference
 from perf.rollout.ledger import FOLDER, Ledger
 from perf.server_stats import since
 from perf.studies import STUDIES, StudyFile, tuned
-from perf.workload_file import read_log, read_texts
+from perf.workload_file import read_requests, read_texts
 from tooling.errors import Refused, UsageError
 from tooling.repository import absolute, read_config
 from tooling.server.inventory import config_message
@@ -29,7 +29,6 @@ from tooling.server.running import RunningServer
 
 if TYPE_CHECKING:
     from perf.trial import Figures
-    from perf.workload_file import Log
 
 _FAILED, _SLOWER, _QUEUED, _QUEUED_US = 0.001, 1.25, 2.0, 1_000
 """A share of failed requests; how many times the compute and the queue time of the study; and by how much at least."""
@@ -240,23 +239,18 @@ def _config(server: RunningServer, name: str, study: StudyFile | None) -> Sign:
     return Sign("config", "drifted", why, {"chosen": chosen.candidate.label})
 
 
-def _requests(path: Path, tokenizer_dir: Path) -> Log | tuple[int, ...]:
-    """A log of requests, or the lengths of texts."""
+def _requests(path: Path, tokenizer_dir: Path) -> tuple[int, ...]:
+    """The lengths of a log of requests, or of texts."""
     if path.suffix.lower() == ".txt":
         return token_lengths(read_texts(path), tokenizer_dir)
-    log = read_log(path)
-    if log.lengths:
-        return log
-    if log.texts:
-        return token_lengths(log.texts, tokenizer_dir)
-    raise UsageError("the log has no lengths", where=path, expected="a column with lengths, or with texts")
+    lengths, texts = read_requests(path)
+    return lengths or token_lengths(texts, tokenizer_dir)
 
 
-def _lengths(log: Log | tuple[int, ...] | None, study: StudyFile | None) -> Sign:
+def _lengths(found: tuple[int, ...] | None, study: StudyFile | None) -> Sign:
     """Lengths of the log against those of the study, and where they differ the buckets that fit the new ones."""
-    if log is None:
+    if found is None:
         return Sign("lengths", "unknown", "no log of requests was given (--log)")
-    found = log if isinstance(log, tuple) else log.lengths
     known = tuple((study.header.get("workload") or {}).get("lengths") or ()) if study else ()
     if not known:
         return Sign("lengths", "unknown", "there is no study with lengths to compare with")

@@ -118,6 +118,13 @@ class Traffic:
         self._stop.set()
         self._thread.join()
 
+    def wait_for(self, model: str, version: str) -> None:
+        """Until one more answer of this version has come."""
+        before, deadline = self.seen[model, version], time.monotonic() + 30
+        while self.seen[model, version] == before:
+            assert time.monotonic() < deadline, self.seen
+            time.sleep(0.01)
+
     @property
     def answered(self) -> int:
         return sum(self.seen.values())

@@ -14,29 +14,27 @@ import pytest
 BULK, URGENT = 12, 25
 
 
-async def times_ms(url: str, bulk: str, urgent: str) -> dict[str, list[float]]:
-    """Milliseconds of bulk requests that are asked without pause, and of urgent ones that come now and then."""
+async def times_ms(url: str, bulk: str, urgent: str) -> list[tuple[float, float]]:
+    """Milliseconds of two urgent requests, asked at once while bulk requests are asked without pause: one of the bulk
+    model, one of the model for urgent ones. Whatever else the machine does hits both."""
     from perf.client import Client
 
-    seen: dict[str, list[float]] = {"bulk": [], "urgent": []}
     x = np.ones((1, 4), np.float32)
     async with Client(url, bulk) as mass, Client(url, urgent) as few:
         done = False
 
-        async def ask(client: Client, kind: str) -> None:
+        async def ask(client: Client) -> float:
             begun = time.perf_counter()
             await client.infer({"x": x})
-            seen[kind].append((time.perf_counter() - begun) * 1e3)
+            return (time.perf_counter() - begun) * 1e3
 
         async def crowd() -> None:
             while not done:
-                await ask(mass, "bulk")
+                await ask(mass)
 
         crowds = [asyncio.create_task(crowd()) for _ in range(BULK)]
         await asyncio.sleep(0.5)
-        for _ in range(URGENT):
-            await ask(few, "urgent")
-            await asyncio.sleep(0.02)
+        seen = [tuple(await asyncio.gather(ask(mass), ask(few))) for _ in range(URGENT)]
         done = True
         await asyncio.gather(*crowds)
     return seen
@@ -62,13 +60,11 @@ def test_a_second_model_keeps_urgent_requests_out_of_the_bulk_queue(
     checked = run_cli("check", repository, "--json")
     assert checked.code == 0, checked.out
     with serving(repository, "scale", "scale-urgent") as server:
-        shared = asyncio.run(times_ms(server.grpc_url, "scale", "scale"))
-        apart = asyncio.run(times_ms(server.grpc_url, "scale", "scale-urgent"))
-    p99 = {way: np.percentile(seen["urgent"], 99) for way, seen in (("shared", shared), ("apart", apart))}
-    assert np.median(shared["urgent"]) > 80, "it waits for batches that were there before it"
-    assert np.median(apart["urgent"]) < 60
-    assert p99["apart"] < p99["shared"], p99
-    assert np.median(apart["bulk"]) < 1.5 * np.median(shared["bulk"])
+        seen = asyncio.run(times_ms(server.grpc_url, "scale", "scale-urgent"))
+    shared, apart = (np.array(side) for side in zip(*seen, strict=True))
+    assert (apart < shared).mean() > 0.9, seen
+    assert np.median(apart) < 0.75 * np.median(shared), "the shared queue holds batches that were there before"
+    assert np.percentile(apart, 99) < np.percentile(shared, 99), seen
 
 
 def test_priority_levels_are_flagged_for_their_stalls(
