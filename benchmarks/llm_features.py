@@ -3,8 +3,8 @@
     python benchmarks/llm_features.py [VARIANT…]
 
 Each variant is an engine of its own, one after the other. Prompts with a beginning in common: eight streams of short
-answers. Speculation: a single stream, where latency is tightest, and four. How many guesses are kept is a property of
-the model and its texts: this random Llama soon repeats itself, and its draft is a copy of itself.
+answers. Speculation: a single stream, where latency is tightest, and four. How many guesses are made and kept is a
+property of the model and its texts: here a random Llama, whose draft is a copy of itself.
 """
 
 from __future__ import annotations
