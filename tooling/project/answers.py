@@ -59,7 +59,7 @@ def said(step: Step, result: Mapping[str, Any], seconds: float) -> str:
         "profile": step.words[1],
         "deploy": _option(step, "--output") if step.action == "deploy" else "",
         "export": ", ".join(f"{key} {_short(value)}" for key, value in result.items()),
-        "check": ", ".join(f"{n} {kind}{'s' * (n > 1)}" for kind, n in result.items() if n)
+        "check": ", ".join(f"{n} {kind}{'s' * (n > 1)}" for kind, n in result.items() if isinstance(n, int) and n)
         or "nothing to complain about",
         "tune": str(result.get("conclusion", "")).splitlines()[0] if result.get("conclusion") else "",
     }.get(step.action.split()[0], "")
