@@ -21,7 +21,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-FUZZ = int(os.environ.get("TRITUNE_FUZZ", "100"))
+FUZZ = int(os.environ.get("TRITUNE_FUZZ", "40"))
 CODES = {0, 1, 2, 3, 4, 130, 143}
 LONGEST_S = 60
 

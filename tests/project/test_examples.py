@@ -55,7 +55,7 @@ def test_an_embedding_service(example: Path, run_cli: Callable[..., Any], runtim
     with EmbeddedServer(example / "model_repository", runtime) as server:
         for name in server.models():
             server.load(name)
-        rows = ask(server, "embed", "sentence_embedding", text=texts("cancel my order", "stop the order", "a blue sky"))
+        rows = ask(server, "embed", "embeddings", text=texts("cancel my order", "stop the order", "a blue sky"))
     near, far = rows[0] @ rows[1], rows[0] @ rows[2]
     assert near > far + 0.2
     assert run_cli("build", "--frozen").code == 0
