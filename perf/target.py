@@ -58,6 +58,7 @@ class Target(ABC):
     `pid` is the server's process, None for one whose load cannot be told apart from that of other programs.
     """
 
+    server: EmbeddedServer | RunningServer
     protocol: Literal["grpc", "http"]
     side_by_side: bool
     """Whether two variants stay loaded; else each takes the place of the other."""
@@ -113,17 +114,17 @@ class Target(ABC):
     def check(self, name: str) -> None:
         """Raise ExternalError unless it is still the same server with the same configuration under `name`."""
 
-    @abstractmethod
     def stats(self, name: str) -> dict[str, Any]:
         """Triton's cumulative statistics of a model. Raises Refused when it is not loaded."""
+        return self.server.stats(name)
 
-    @abstractmethod
     def config_in_force(self, name: str) -> dict[str, Any]:
         """The configuration as Triton completed it."""
+        return self.server.model_config(name)
 
-    @abstractmethod
     def trace(self, name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
         """The trace settings in force for a model, after changing some. Raises Refused without a trace file."""
+        return self.server.trace(name, settings)
 
 
 def embedded_facts() -> dict[str, Any]:
@@ -136,6 +137,7 @@ class EmbeddedTarget(Target):
     """A server of our own, started on entering. The first variant stays loaded; each other takes the place of the one
     before it, so that two answer side by side and no time passes between their runs."""
 
+    server: EmbeddedServer
     protocol, side_by_side = "grpc", True
 
     def __init__(self, repository: Path, runtime: Runtime, options: ServerOptions = _DEFAULTS) -> None:
@@ -206,15 +208,6 @@ class EmbeddedTarget(Target):
         with suppress(Refused):  # a model that is gone is the variant's fault
             self.server.stats(name)
 
-    def stats(self, name: str) -> dict[str, Any]:
-        return self.server.stats(name)
-
-    def config_in_force(self, name: str) -> dict[str, Any]:
-        return self.server.model_config(name)
-
-    def trace(self, name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
-        return self.server.trace(name, settings)
-
     def _name(self, variant: Variant) -> str:
         """The first variant's own, or a second name for the files of another's directory."""
         directory = variant.model_dir
@@ -247,15 +240,6 @@ class OnServer(Target):
         return None
 
     def scatter(self) -> None: ...
-
-    def stats(self, name: str) -> dict[str, Any]:
-        return self.server.stats(name)
-
-    def config_in_force(self, name: str) -> dict[str, Any]:
-        return self.server.model_config(name)
-
-    def trace(self, name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
-        return self.server.trace(name, settings)
 
 
 class RunningTarget(OnServer):

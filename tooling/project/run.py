@@ -82,6 +82,7 @@ class Builder:
     console: Console
     prepare: Callable[[], None]
     _processes: list[subprocess.Popen[str]] = field(default_factory=list)
+    _ending: int = 0
 
     def run(self, steps: Iterable[Step], jobs: int) -> Report:
         """Do what must be done, `jobs` steps at once. What is finished is kept whatever comes then."""
@@ -193,6 +194,8 @@ class Builder:
                 start_new_session=True,  # so that a Ctrl-C reaches it once, from here
             ) as process:
                 self._processes.append(process)
+                if self._ending:  # it was about to start when all were ended
+                    process.send_signal(self._ending)
                 assert process.stderr is not None
                 for line in process.stderr:
                     if not line.startswith(("error: ", "hint: ")):  # they come at the end, with all others
@@ -221,6 +224,7 @@ class Builder:
 
     def _stop(self, number: int) -> None:
         """End what still runs, each with the time to clean up behind itself."""
+        self._ending = number
         for process in list(self._processes):
             with suppress(ProcessLookupError):
                 process.send_signal(number)
