@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -105,6 +105,22 @@ def runtime():
 @pytest.fixture
 def left() -> type[Left]:
     return Left
+
+
+@pytest.fixture(scope="session")
+def settled() -> Callable[[Callable[[], Any], Any], Any]:
+    """`settled(read, wanted)`: what `read` gives, asked again for 5 s at most until it is `wanted`.
+
+    Triton counts a request after it has answered it, so that statistics read at once may miss the last ones.
+    """
+
+    def ask(read: Callable[[], Any], wanted: Any) -> Any:
+        deadline = time.monotonic() + 5
+        while (got := read()) != wanted and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return got
+
+    return ask
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,15 +55,12 @@ def reason(raised: pytest.ExceptionInfo[Refused]) -> str:
 
 
 def test_serves_a_repository_with_blanks_quotes_and_other_letters_in_its_path(
-    server: EmbeddedServer, infer: Callable[..., list[float]]
+    server: EmbeddedServer, infer: Callable[..., list[float]], settled: Callable[..., Any]
 ) -> None:
     server.load("double")
-    before = server.stats("double").get("inference_count", 0)
+    before = int(server.stats("double").get("inference_count", 0))
     assert infer(server, "double", [1.5, -2.0]) == [3.0, -4.0]
-    deadline = time.monotonic() + 5  # Triton counts a request after it has answered it
-    while int(server.stats("double")["inference_count"]) == int(before) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert int(server.stats("double")["inference_count"]) == int(before) + 1
+    assert settled(lambda: int(server.stats("double")["inference_count"]), before + 1) == before + 1
     assert server.model_config("double")["max_batch_size"] == 4
 
 
