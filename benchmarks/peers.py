@@ -36,6 +36,13 @@ from tooling.runtime import find_runtime
 from tooling.server import EmbeddedServer
 
 PEER = "triton-model-analyzer==1.58.0"
+BRUTE = {
+    "run_config_search_max_instance_count": 2,
+    "run_config_search_max_model_batch_size": 64,
+    "run_config_search_min_concurrency": 8,
+    "run_config_search_max_concurrency": 8,
+}
+"""Its brute search as wide as the grid of `tune_grid.py`, at our number of clients: as it comes it takes 495 runs."""
 LONGEST_S = 3 * 3600
 
 
@@ -85,6 +92,7 @@ def peer(piece: Piece, model_dir: Path, scenario: Scenario, mode: str, directory
             "perf_analyzer_path": str(analyzer),
             "export_path": str(export),
             "skip_detailed_reports": True,
+            **(BRUTE if mode == "brute" else {}),
         }
         (directory / "config.yaml").write_text(yaml.safe_dump(config))
         begin = time.monotonic()

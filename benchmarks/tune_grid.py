@@ -17,6 +17,7 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -39,7 +40,7 @@ from tooling.runtime import find_runtime
 from tooling.server import EmbeddedServer
 from tooling.signature.onnx_file import read_onnx
 
-ROUNDS = 6
+ROUNDS = 16
 TOP = 5
 WINDOW_MS = 300
 
@@ -131,12 +132,14 @@ class Machine:
         self.measure(name)
 
     def measure(self, name: str) -> Measurement:
+        """One run; its files stay, since percentiles are those of all requests of several runs."""
+        (self._scratch / "raw").mkdir(exist_ok=True)
         return self._analyzer.measure(
             name,
             self._server.grpc_url,
             self._workload,
             self._data.path,
-            raw_dir=self._scratch / "raw",
+            raw_dir=Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._scratch / "raw")),
             window_ms=WINDOW_MS,
             server_pid=self._server.pid,
         )

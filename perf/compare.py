@@ -46,9 +46,6 @@ class Verdict:
             return f"undecided (time budget used up after {self.pairs} of {LOOKS[-1]} pairs)"
         return "tie (not distinguishable)"
 
-    def overlaps(self, other: Verdict) -> bool:
-        return self.low <= other.high and other.low <= self.high
-
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 

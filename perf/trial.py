@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from perf.compare import Verdict
+from perf.compare import TIE_MARGIN, Verdict
 from perf.grid import Candidate
 from perf.measurement import Measurement
 from perf.pooled import pooled_us
@@ -172,8 +172,8 @@ def together(points: Sequence[Measurement]) -> dict[str, float]:
 
 
 def choose(default: Trial, trials: Sequence[Trial]) -> Trial | None:
-    """The setting to take: of those better than the default the best, and where others cannot be told from it (their
-    intervals overlap) the one that changes fewest knobs; the default when none is better.
+    """The setting to take: of those better than the default the best, or one at most 3 % behind it that changes fewer
+    knobs; the default when none is better. How wide an interval is does not count: an unsure figure is no better one.
 
     A setting that misses a limit is never taken. When the default itself misses one, any compared setting that keeps
     them competes. None when nothing keeps the limits.
@@ -186,6 +186,6 @@ def choose(default: Trial, trials: Sequence[Trial]) -> Trial | None:
     ]
     if not able:
         return None if must_leave else default
-    best = max((verdict for _, verdict in able), key=lambda v: v.ratio)
-    equal = [(t, verdict) for t, verdict in able if verdict.overlaps(best)]
+    best = max(verdict.ratio for _, verdict in able)
+    equal = [(t, verdict) for t, verdict in able if verdict.ratio * (1 + TIE_MARGIN) >= best]
     return min(equal, key=lambda pair: (len(pair[0].candidate.changed), -pair[1].ratio))[0]

@@ -89,10 +89,3 @@ def test_order_alternates_and_gain_is_antisymmetric() -> None:
     assert [pair_order(p) for p in range(4)] == [("A", "B"), ("B", "A"), ("A", "B"), ("B", "A")]
     assert gain(100, 110) == pytest.approx(-gain(110, 100))
     assert gain(100, 110) > 0
-
-
-def test_overlap_is_symmetric() -> None:
-    low, high = judge([0.1, 0.11] * 3), judge([0.5, 0.51] * 3)
-    assert low.overlaps(low)
-    assert not low.overlaps(high)
-    assert not high.overlaps(low)

@@ -60,7 +60,7 @@ def tune(
     budget: str = typer.Option(
         "",
         metavar="TIME|N",
-        help="Start nothing new beyond this time, or N measured points [75s; 165s with a latency; as much again a "
+        help="Start nothing new beyond this time, or N measured points [75s; 155s with a latency; as much again a "
         "model, 30s more a FORM].",
     ),
     for_rate: float | None = typer.Option(
@@ -212,7 +212,7 @@ def _budget(text: str, slo: Slo, forms: int, models: int) -> Budget:
         return Budget(points=counts("--budget", text, least=2)[0])
     quick = slo.objective.metric == "throughput" and not any(term.metric != "throughput" for term in slo.terms)
     if not text:
-        return Budget((75 if quick else 165) * models + COMPARISON_S * forms)
+        return Budget((75 if quick else 155) * models + COMPARISON_S * forms)
     return Budget(duration_us("--budget", text) / 1e6)
 
 
