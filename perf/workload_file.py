@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -125,6 +125,7 @@ def read_log(
     entries = sorted(
         ((_seconds(row.get(when), unit, place), place, row) for place, row in rows), key=lambda entry: entry[0]
     )
+    _one_kind([(row.get(when), place) for place, row in rows])
     first, last = entries[0][0], entries[-1][0]
     if last == first:
         raise UsageError("all requests came at the same time", where=path, got=entries[0][2][when])
@@ -231,6 +232,23 @@ def _length(value: Any, place: str) -> int:
     except (TypeError, ValueError, OverflowError):
         pass
     raise UsageError("not a length", where=place, got=repr(value)[:60], expected="a whole number from 1")
+
+
+def _one_kind(times: Sequence[tuple[Any, str]]) -> None:
+    """Refuse numbers among dates: nothing says what they count from."""
+    numbers = [_is_number(value) for value, _ in times]
+    if any(numbers) and not all(numbers):
+        value, place = times[numbers.index(not numbers[0])]
+        expected = "a number, as before it" if numbers[0] else "a date, as before it"
+        raise UsageError("times of two kinds", where=place, got=repr(value)[:60], expected=expected)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _seconds(value: Any, unit: str | None, place: str) -> float:

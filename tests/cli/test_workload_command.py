@@ -32,7 +32,7 @@ def test_texts_give_their_lengths(run_cli, tmp_path, texts, minilm_dir):
 
 def test_texts_themselves_are_kept_by_the_name_of_their_file(run_cli, tmp_path, texts):
     out = tmp_path / "deep" / "w.yaml"
-    assert run_cli("workload", "from-texts", texts, "--keep-texts", "--out", out).code == 0
+    assert run_cli("workload", "from-texts", texts, "--keep-texts", "--output", out).code == 0
     assert read_workload(out).texts == tuple(texts.read_text().splitlines())
     assert read_workload(out).concurrency == 8
 
@@ -40,11 +40,11 @@ def test_texts_themselves_are_kept_by_the_name_of_their_file(run_cli, tmp_path, 
 def test_a_log_gives_a_trace_or_its_rate(run_cli, tmp_path):
     log, out = tmp_path / "log.csv", tmp_path / "w.yaml"
     log.write_text("time,tokens\n1,5\n3,7\n2,6\n")
-    done = run_cli("workload", "from-log", log, "--out", out)
+    done = run_cli("workload", "from-log", log, "--output", out)
     assert done.code == 0 and "a trace of 3 requests at 1 requests/s" in done.out
     workload = read_workload(out)
     assert (workload.timestamps, workload.lengths) == ((0, 1, 2), (5, 6, 7))
-    assert run_cli("workload", "from-log", log, "--arrivals", "poisson", "--out", out).code == 0
+    assert run_cli("workload", "from-log", log, "--arrivals", "poisson", "--output", out).code == 0
     assert (read_workload(out).request_rate, sorted(read_workload(out).lengths)) == (1, [5, 6, 7])
 
 
@@ -56,7 +56,7 @@ def test_a_log_gives_a_trace_or_its_rate(run_cli, tmp_path):
         (("--keep-texts", "--concurrency", 2, "--request-rate", 2), "exclude each other"),
         (("--keep-texts", "--burst", 2), "--distribution and --burst need a --request-rate"),
         (("--keep-texts", "--duration", "soon"), "--duration: not a duration"),
-        (("--keep-texts", "--out", "/proc/w.yaml"), "cannot be written"),
+        (("--keep-texts", "--output", "/proc/w.yaml"), "cannot be written"),
         (("--keep-texts", "--text-column", "x"), "cannot go with --text-column"),
     ],
 )

@@ -229,6 +229,7 @@ def test_a_log_with_texts_or_other_names(tmp_path):
         ("time,tokens\n1,2\n2,x\n", {}, "log.csv:3: not a length (got 'x'"),
         ("time,tokens\n1,2\nnow,3\n", {}, "log.csv:3: not a time (got 'now'"),
         ("time,tokens\n-1,2\n1,3\n", {}, "not a time"),
+        ("time,tokens\n2026-01-01T00:00:00Z,2\n1,3\n", {}, "log.csv:3: times of two kinds (got '1'; expected a date"),
         ("time,tokens\n4,2\n4,3\n", {}, "all requests came at the same time"),
     ],
 )

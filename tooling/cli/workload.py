@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Describe traffic by real data, in a file that --workload takes.", no_args_is_help=True)
 
-_OUT = typer.Option(Path("workload.yaml"), "--out", "-o", metavar="FILE", help="Where to write the workload.")
+_OUTPUT = typer.Option(Path("workload.yaml"), "--output", "-o", metavar="FILE", help="Where to write the workload.")
 _TOKENIZER = typer.Option(
     None, metavar="DIR", help="The model's directory, or its tokenizer's: texts are counted in its tokens."
 )
@@ -42,7 +42,7 @@ def from_texts(
     burst: int = typer.Option(1, min=1, max=MOST, help="Requests that are sent at a time, at a rate."),
     duration: str = _DURATION,
     keep_texts: bool = _KEEP,
-    out: Path = _OUT,
+    output: Path = _OUTPUT,
 ) -> None:
     """Make a workload whose requests are as long as these texts."""
     from perf.workload_file import MOST_TEXTS, read_texts, spaced
@@ -60,7 +60,7 @@ def from_texts(
             raise UsageError("--distribution and --burst need a --request-rate")
         load = {"concurrency": concurrency or CLIENTS}
     workload = _workload(**load, lengths=_histogram(lengths), texts=kept, duration=duration)
-    _write(console_of(context), out, workload, f"{len(found)} texts of {texts.name}", lengths, texts)
+    _write(console_of(context), output, workload, f"{len(found)} texts of {texts.name}", lengths, texts)
 
 
 @app.command("from-log")
@@ -76,7 +76,7 @@ def from_log(
         "trace", help="The very times of the log, or its mean rate, at random or evenly spaced."
     ),
     duration: str = _DURATION,
-    out: Path = _OUT,
+    output: Path = _OUTPUT,
 ) -> None:
     """Make a workload that arrives as a log says, with requests of the lengths it holds."""
     from perf.workload_file import read_log
@@ -89,7 +89,7 @@ def from_log(
         load = {"request_rate": rate, "distribution": arrivals, "lengths": _histogram(lengths)}
     _write(
         console_of(context),
-        out,
+        output,
         _workload(**load, duration=duration),
         f"{len(found.times_s)} requests of {log.name}, {found.rate_rps:.3g} a second",
         lengths,
@@ -126,7 +126,7 @@ def _histogram(lengths: Sequence[int]) -> dict[int, int] | tuple[int, ...]:
 
 
 def _write(
-    console: Console, out: Path, workload: Workload, source: str, lengths: Sequence[int], texts: Path | None = None
+    console: Console, output: Path, workload: Workload, source: str, lengths: Sequence[int], texts: Path | None = None
 ) -> None:
     """Write the file, with where it comes from, and tell what is in it."""
     from perf.workload_file import workload_text
@@ -134,10 +134,10 @@ def _write(
 
     spread = _spread(lengths)
     comments = [f"{source}.", *([f"Lengths in tokens: {spread}."] if spread else [])]
-    named = os.path.relpath(texts.absolute(), out.absolute().parent) if texts and workload.texts else None
-    write_atomic(out, workload_text(workload, comments, named))
-    data = {"workload": str(out.absolute()), "traffic": str(workload), "lengths": _figures(lengths)}
-    told = [str(workload), *([f"lengths  {spread}"] if spread else []), f"workload {out}"]
+    named = os.path.relpath(texts.absolute(), output.absolute().parent) if texts and workload.texts else None
+    write_atomic(output, workload_text(workload, comments, named))
+    data = {"workload": str(output.absolute()), "traffic": str(workload), "lengths": _figures(lengths)}
+    told = [str(workload), *([f"lengths  {spread}"] if spread else []), f"workload {output}"]
     console.result(data, "\n".join(told))
 
 
