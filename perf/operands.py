@@ -169,9 +169,13 @@ def _changes(text: str) -> Changes:
     """`instances=2,delay=3ms` as knobs; anything else before a `=` is a field of the schema by its path."""
     knobs: dict[str, Any] = {}
     assignments: list[str] = []
+    given: set[str] = set()
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
         setting = _SETTINGS.get(name.replace("_", "-"))
+        if name.replace("_", "-") in given and not name.endswith("+"):
+            raise UsageError("a setting is given twice", where=f"`{text}`", got=f"`{name}`", hint="give each once")
+        given.add(name.replace("_", "-"))
         if setting is None and not _is_field(name):
             raise UsageError(
                 "no setting of this name",

@@ -81,6 +81,8 @@ def test_repositories_stand_for_their_model(model: Path, tmp_path: Path) -> None
         ("instances=two", "not a whole number"),
         ("instances=0", "instances is out of range"),
         ("dealy=3ms", "no setting of this name"),
+        ("threads=1,threads=2", r"a setting is given twice \(got `threads`\)"),
+        ("max-batch-size=4,max_batch_size=8", r"a setting is given twice \(got `max_batch_size`\)"),
         ("", r"cannot be compared \(got ``"),
         ("batching=maybe", "neither on nor off"),
         ("max-batch-size=0", "dynamic batching needs batches"),
