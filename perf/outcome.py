@@ -45,6 +45,8 @@ _REJECTED = (
     "the model's queue policy refused it: lower the load, or allow more with max_queue_size or a longer timeout; the "
     "server takes those it is working on and those that fit in its queue"
 )
+_SEGMENTS = "must be within the inclusive range [-2,1]"
+_SWAPPED = "a range of 2 values means the segment table: inputs are swapped; give each by its own name"
 _QUEUE_POLICY = r"Exceeds maximum queue size|Request timeout expired"
 _INPUTS = "give each input of the model's configuration with its name and type, and its shape without the batch axis"
 
@@ -162,7 +164,7 @@ def judge(rc: int, stderr: str, has_row: bool) -> Outcome:
             message = f"{rule.message}: {cause}" if cause else rule.message
             if (threads := sum(failures.values())) > 1:
                 message += f" (the first of {threads} threads that failed)"
-            return Outcome(rule.status, message, rule.hint, failures)
+            return Outcome(rule.status, message, _SWAPPED if _SEGMENTS in cause else rule.hint, failures)
     last = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "")
     return Outcome("crashed", f"perf_analyzer ended with exit code {rc} and no result" + (f": {last}" if last else ""))
 

@@ -57,6 +57,15 @@ def test_layout_and_name_of_the_source(exported: ExportResult) -> None:
     assert names(exported.model_dir.parent) == ["tiny-bert"]
 
 
+def test_a_tokenizer_that_cuts_beyond_the_positions_is_told(
+    source: Path, edit_json: Callable[..., None], tmp_path: Path, run_cli: Callable[..., Any]
+) -> None:
+    edit_json(source / "tokenizer_config.json", model_max_length=514)
+    done = run_cli("export", source, "--repository", tmp_path / "repository", "--exporter", "torchscript")
+    assert done.code == 0
+    assert "warning: usable sequence length is 80, though the tokenizer cuts at 514" in done.err
+
+
 def test_manifest_states_what_it_is_and_how_far_it_is_off(exported: ExportResult, bert_dir: Path) -> None:
     manifest = read_manifest(exported.model_dir)
     assert manifest == exported.manifest

@@ -180,6 +180,14 @@ def test_the_server_s_text_is_kept_without_its_traceback():
     assert outcome.message.endswith("[-30522,30521]")
 
 
+def test_ids_in_the_segment_table_are_swapped_inputs():
+    stderr = (SAMPLES / "request_failed.stderr").read_text()
+    assert "ids inside the vocabulary" in (judge(99, stderr, has_row=False).hint or "")
+    swapped = judge(99, stderr.replace("[-30522,30521]", "[-2,1]"), has_row=False)
+    assert swapped.hint is not None
+    assert swapped.hint.startswith("a range of 2 values means the segment table: inputs are swapped")
+
+
 @pytest.mark.parametrize(
     ("rc", "status", "words"),
     [
