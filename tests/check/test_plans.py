@@ -16,18 +16,19 @@ PLAN_X = {"name": "x", "data_type": "FP32", "shape": [-1, 8]}
 PLAN_Y = {"name": "y", "data_type": "FP32", "shape": [-1, 8]}
 PLAN_S = {"name": "s", "data_type": "INT64", "shape": [3], "shape_tensor": True}
 PLAN_IMAGE = {**PLAN_X, "shape": [-1, 3, 8, 8]}
+CODE = "class TritonPythonModel:\n    def execute(self, requests):\n        return None\n"
 
 
 @pytest.fixture
 def errors(example: Callable[[str], Any], check: Callable[..., dict[str, Any]]) -> Callable[..., list[Any]]:
     """`errors(config, *options, **sidecar)`: rule and server's words of what is no note about a batching plan."""
 
-    def judge(config: str, *options: str, built: str = "10.5.0", **sidecar: Any) -> list[Any]:
+    def judge(config: str, *options: str, built: str = "10.5.0", more: str = "", **sidecar: Any) -> list[Any]:
         manifest = {"tensorrt": built, "compute_capability": "8.9", "inputs": [PLAN_X], "outputs": [PLAN_Y], **sidecar}
         made = example(
             'platform: "tensorrt_plan"\nmax_batch_size: 8\ninstance_group { kind: KIND_GPU }\n'
             f"{config}--- 1/model.onnx\nabsent\n--- 1/model.plan\nplan {built}\n"
-            f"--- 1/model.plan.json\n{json.dumps(manifest)}"
+            f"--- 1/model.plan.json\n{json.dumps(manifest)}\n{more}"
         )
         findings = check(made.path, *options)["findings"]
         return [(one["rule"], one["server"] or "") for one in findings if one["severity"] != "info"]
@@ -158,3 +159,29 @@ def test_whether_the_server_allows_version_compatible_plans(
 
 def test_a_newer_plan_does_not_run_on_an_older_release(errors: Callable[..., list[Any]]) -> None:
     assert [rule for rule, _ in errors(X + Y, built="10.9.0", version_compatible=True)] == ["plan-version"]
+
+
+TOKENS = {
+    "inputs": [{**PLAN_X, "shape": [-1, -1]}],
+    "profiles": [{"x": {"min": [1, 1], "opt": [4, 8], "max": [8, 128]}}],
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"max_tokens": 512, "model": "example"}, ["plan-shorter-than-texts"]),
+        ({"max_tokens": 128, "model": "example"}, []),
+        ({"max_tokens": 512, "model": "another"}, []),
+        ({"max_tokens": "512", "model": "example"}, []),
+    ],
+    ids=["longer", "as-long", "of-another-model", "no-number"],
+)
+def test_a_pipeline_that_merges_texts_calls_the_plan_by_its_name(
+    settings: dict[str, Any], expected: list[str], errors: Callable[..., list[Any]]
+) -> None:
+    python = 'backend: "python"\nmax_batch_size: 8\ninput { name: "text" data_type: TYPE_STRING dims: [ 1 ] }\n'
+    merged = f"--- ../merged/config.pbtxt\n{python}{Y}--- ../merged/1/model.py\n{CODE}"
+    config = f"{X}{Y}".replace("dims: [ 8 ]", "dims: [ -1 ]", 1)
+    found = errors(config, **TOKENS, more=f"{merged}--- ../merged/1/text.json\n{json.dumps(settings)}\n")
+    assert [rule for rule, _ in found] == expected

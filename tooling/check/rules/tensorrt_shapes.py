@@ -265,31 +265,28 @@ def _unused(model: Model, signature: ModelSignature, profiles: Sequence[Profile]
 
 
 def _texts(model: Model, profiles: Sequence[Profile]) -> Iterator[Finding]:
-    """Against what every text pipeline says that feeds the plan."""
+    """Against what every text pipeline says that feeds the plan: a step before it, or one that calls it by name."""
     lengths = [length for (_, axis), length in _longest(profiles).items() if axis == 1]
-    for name in _before(model) if lengths else ():
-        step = model.siblings.get(name)
-        if step is None:
-            continue
-        for version in step.served:
-            settings = json_object(step.version_dir(version) / "text.json") or {}
-            most = settings.get("max_tokens")
-            if isinstance(most, int) and most > min(lengths):
-                yield model.find(
-                    TEXTS,
-                    f"{name} cuts texts at {most} tokens, the plan takes {min(lengths)}",
-                    "instance_group",
-                    hint=f"build the plan with --max-tokens {most}, or the pipeline with --max-tokens {min(lengths)}",
-                )
-                return
+    steps = set(_before(model))
+    for name, step in sorted(model.siblings.items()) if lengths else ():
+        said = [json_object(step.version_dir(version) / "text.json") or {} for version in step.served]
+        feeding = [one for one in said if name in steps or one.get("model") == model.name]
+        most = max((one["max_tokens"] for one in feeding if isinstance(one.get("max_tokens"), int)), default=0)
+        if most > min(lengths):
+            yield model.find(
+                TEXTS,
+                f"{name} cuts texts at {most} tokens, the plan takes {min(lengths)}",
+                "instance_group",
+                hint=f"build the plan with --max-tokens {most}, or the pipeline with --max-tokens {min(lengths)}",
+            )
 
 
 def _before(model: Model) -> Iterator[str]:
-    """The other steps of the ensembles that the model is a step of."""
+    """The steps before the model in the ensembles that it is a step of."""
     for pipeline in model.siblings.values():
         steps = [step.model_name for step in pipeline.config.ensemble_scheduling.step]
         if model.name in steps:
-            yield from (name for name in steps if name != model.name)
+            yield from steps[: steps.index(model.name)]
 
 
 def _static(model: Model, signature: ModelSignature) -> Iterator[Finding]:
