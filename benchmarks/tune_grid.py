@@ -218,7 +218,7 @@ def of_the_best(points: dict[str, list[Measurement]], slo: Slo) -> str:
     The largest of five noisy figures lies above what any of the five is worth.
     """
     ratios = []
-    halves = [[n for n in range(ROUNDS) if n // 2 % 2 == half] for half in (0, 1)]
+    halves = [[n for n in range(len(points["minilm.ours"])) if n // 2 % 2 == half] for half in (0, 1)]
     for naming, judging in (halves, halves[::-1]):
         tops = [key for key in points if key.startswith("minilm.top")]
         best = max(tops, key=lambda key: merit(slo, [points[key][n] for n in naming]))
@@ -228,7 +228,8 @@ def of_the_best(points: dict[str, list[Measurement]], slo: Slo) -> str:
 
 
 def summary(name: str, piece: Piece, slo: Slo) -> str:
-    rounds, tuned = piece.of("round"), piece.of("tune")[0]
+    tuned = piece.of("tune")[0]
+    rounds = [r for r in piece.of("round") if all(point["status"] == "ok" for point in r["points"].values())]
     points = {key: [Measurement.from_dict(r["points"][key]) for r in rounds] for key in rounds[0]["points"]}
     ours, default = merit(slo, points["minilm.ours"]), merit(slo, points["minilm.default"])
     others = statistics.fmean(p.foreign_cores or 0 for values in points.values() for p in values)
