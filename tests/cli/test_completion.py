@@ -43,7 +43,11 @@ def test_bash_completes_commands_options_values_and_paths(press_tab, tmp_path: P
     assert press_tab("tritune exp") == "tritune export"
     assert press_tab("tritune export --prec") == "tritune export --precision"
     assert press_tab("tritune --json export model --precision i") == "tritune --json export model --precision int8"
+    assert press_tab("tritune export --precision=i") == "tritune export --precision=int8"
+    assert press_tab("tritune export --precision=int8 --form") == "tritune export --precision=int8 --format"
+    assert press_tab("tritune gen-config m --set a=b --rel") == "tritune gen-config m --set a=b --release"
     assert press_tab("tritune check model_repository/mi") == "tritune check model_repository/minilm/"
+    assert press_tab("tritune check --output=model_repository/mi") == "tritune check --output=model_repository/minilm/"
     assert press_tab("tritune gen-config --json --verb") == "tritune gen-config --json --verbose"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import typer
@@ -39,7 +39,24 @@ def answer(root: Any) -> int:
     options.command()(_global_options)
     for command in _below(root):
         command.params += typer.main.get_command(options).params
+    if os.environ[VARIABLE] == "complete_bash":
+        words, at = _joined(os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"]))
+        os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(at)}
     return shell_complete(root, {}, "tritune", VARIABLE, os.environ[VARIABLE])
+
+
+def _joined(words: Sequence[str], at: int) -> tuple[list[str], int]:
+    """The words of a command line as they were typed, and which of them is the one to complete: bash takes an `=` for a
+    word of its own, and `--precision=f` for three."""
+    joined: list[str] = []
+    place: list[int] = []
+    for word in words:
+        if joined and (word == "=" or joined[-1].endswith("=")):
+            joined[-1] += word
+        else:
+            joined.append(word)
+        place.append(len(joined) - 1)
+    return joined, place[at] if at < len(place) else len(joined)
 
 
 def _below(command: Any) -> Iterator[Any]:
