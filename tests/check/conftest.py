@@ -225,11 +225,15 @@ def example(tmp_path: Path) -> Callable[[str], Example]:
 
 
 @pytest.fixture
-def check(run_cli: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
-    """Run `tritune check` and return its data, with the exit code."""
+def check(
+    run_cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., dict[str, Any]]:
+    """Run `tritune check` and return its data, with the exit code; a vLLM that is installed here does not count."""
 
     def run(path: Path, *options: str) -> dict[str, Any]:
-        result = run_cli("check", path, *options, "--json")
+        with monkeypatch.context() as without:
+            without.setenv("TRITUNE_RUNTIME", str(tmp_path / "no-runtime"))
+            result = run_cli("check", path, *options, "--json")
         assert result.json["error"] is None, result.json["error"]
         assert "Traceback" not in result.err
         return {**result.json["data"], "exit_code": result.code}

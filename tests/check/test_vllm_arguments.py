@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from tooling.runtime.llm import LLM_MARKER
+from tooling.runtime.location import LLM_PINS, llm_root
+
 Judge = Callable[..., list[dict[str, Any]]]
 
 
@@ -93,11 +96,45 @@ def test_the_model_on_this_machine_is_looked_at(judge: Judge, tmp_path: Path) ->
 def test_the_installed_vllm_is_judged_beside_the_release(judge: Judge, tmp_path: Path) -> None:
     source = tmp_path / "vllm" / "engine" / "arg_utils.py"
     source.parent.mkdir(parents=True)
-    source.write_text("class EngineArgs:\n    model: str = ''\n    max_num_seqs: int = 8\n")
-    said = judge({"max_num_seqs": 4, "max_model_len": 512}, "--vllm", str(tmp_path / "vllm"))
+    fields = "model: str = ''; max_num_seqs: int = 8; dtype: Literal['half', 'float'] = 'half'"
+    source.write_text(f"class EngineArgs:\n    {fields}\n")
+    said = judge({"max_num_seqs": 4, "max_model_len": 512, "dtype": "bfloat16"}, "--vllm", str(tmp_path / "vllm"))
     assert [(f["rule"], f["message"]) for f in said] == [
-        ("vllm-installed-differs", "the vLLM installed here has no engine argument max_model_len")
+        ("vllm-installed-differs", "the vLLM installed here has no engine argument max_model_len"),
+        ("vllm-installed-differs", 'dtype is "bfloat16"; the vLLM installed here takes "float" | "half"'),
     ]
+
+
+def test_what_the_release_does_not_take_is_told_once(judge: Judge, tmp_path: Path) -> None:
+    source = tmp_path / "vllm" / "engine" / "arg_utils.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("class EngineArgs:\n    model: str = ''\n    max_num_seqs: int = 8\n")
+    said = judge({"max_model_length": 512, "max_num_seqs": []}, "--vllm", str(tmp_path / "vllm"))
+    assert [f["rule"] for f in said] == ["vllm-argument-unknown", "vllm-argument-value"]
+
+
+def test_the_embedded_vllm_is_found_by_itself(
+    tmp_path: Path, run_cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITUNE_RUNTIME", str(tmp_path / "runtime"))
+    packages = llm_root(tmp_path / "runtime") / "venv" / "lib" / "python3.11" / "site-packages"
+    source = packages / "vllm" / "engine" / "arg_utils.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("class EngineArgs:\n    model: str = ''\n")
+    version = tmp_path / "repository" / "llm" / "1"
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").write_text('backend: "vllm"\n')
+    (version / "model.json").write_text('{"model": "org/llm", "max_model_len": 512}')
+
+    def said() -> list[str]:
+        findings = run_cli("check", version.parents[1], "--json").json["data"]["findings"]
+        return [f["message"] for f in findings if f["rule"] == "vllm-installed-differs"]
+
+    assert said() == [], "an installation that was not finished is none"
+    for name, pin in LLM_PINS.items():
+        (packages / f"{name.replace('-', '_')}-{pin}.dist-info").mkdir()
+    (llm_root(tmp_path / "runtime") / LLM_MARKER).touch()
+    assert said() == ["the vLLM installed here has no engine argument max_model_len"]
 
 
 @pytest.mark.parametrize(

@@ -127,14 +127,19 @@ def _target(
 
 
 def _vllm(asked: Path | None) -> Path | None:
-    """The package directory that is asked for, else where Python would import vLLM from; it is not imported."""
+    """The package directory that is asked for, else the embedded server's vLLM, else the one that Python would import;
+    none is imported."""
     from importlib.util import find_spec
+
+    from tooling.runtime import installed_vllm
 
     if asked is not None:
         from tooling.llm.argument_reader import read_arguments
 
         read_arguments(asked)  # or raises
         return asked
+    if embedded := installed_vllm():
+        return embedded
     found = find_spec("vllm")
     return Path(found.origin).parent if found and found.origin else None
 

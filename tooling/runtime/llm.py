@@ -10,7 +10,15 @@ from pathlib import Path
 from tooling.console import Console
 from tooling.errors import MissingError
 from tooling.runtime.install import install_runtime, locked, run_installer
-from tooling.runtime.location import LLM_PINS, Runtime, installed_versions, listed, site_packages
+from tooling.runtime.location import (
+    LLM_PINS,
+    Runtime,
+    default_root,
+    installed_versions,
+    listed,
+    llm_root,
+    site_packages,
+)
 
 LLM_MARKER = "llm.json"
 GUARDED_PYTHON = "python-of-server"
@@ -46,7 +54,19 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])' "$@"
 
 def find_llm(runtime: Runtime) -> Path:
     """The packages of the LLM environment. Raises MissingError when it is not installed or was changed."""
-    root = runtime.llm
+    return _packages(runtime.llm)
+
+
+def installed_vllm() -> Path | None:
+    """The package directory of the embedded server's vLLM, whatever state its server is in; None without one."""
+    try:
+        return _packages(llm_root(default_root())) / "vllm"
+    except MissingError:
+        return None
+
+
+def _packages(root: Path) -> Path:
+    """The packages of the LLM environment below `root`. Raises MissingError for none, and for others than the pins."""
     if not (root / LLM_MARKER).is_file():
         raise MissingError("vLLM is not installed for the embedded server", where=root, hint=_INSTALL)
     packages = site_packages(root)

