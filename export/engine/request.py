@@ -11,9 +11,8 @@ from export.constants import HALF_MAX, beyond_half
 from tooling.errors import Problem, UsageError
 from tooling.releases import Release, releases
 from tooling.signature.onnx_graph import OnnxGraph, read_graph
-from tooling.signature.plan_manifest import HardwareCompatibility
+from tooling.signature.plan_manifest import ENGINE_TYPES, HardwareCompatibility
 from tooling.signature.spec import Profile
-from tooling.signature.tensorrt_plan import ENGINE_TYPES
 
 _STANDARD_DOMAINS: Final = ("", "ai.onnx.ml", "trt.plugins")
 

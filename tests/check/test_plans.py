@@ -185,3 +185,15 @@ def test_a_pipeline_that_merges_texts_calls_the_plan_by_its_name(
     config = f"{X}{Y}".replace("dims: [ 8 ]", "dims: [ -1 ]", 1)
     found = errors(config, **TOKENS, more=f"{merged}--- ../merged/1/text.json\n{json.dumps(settings)}\n")
     assert [rule for rule, _ in found] == expected
+
+
+def test_what_is_wrong_in_a_sidecar_stands_at_the_sidecar(
+    example: Callable[[str], Any], check: Callable[..., dict[str, Any]]
+) -> None:
+    files = '--- 1/model.onnx\nabsent\n--- 1/model.plan\nplan 10.5.0\n--- 1/model.plan.json\n{"tensorrt": "ten"}'
+    made = example(f'platform: "tensorrt_plan"\nmax_batch_size: 8\ninstance_group {{ kind: KIND_GPU }}\n{X}{Y}{files}')
+    found = [one for one in check(made.path)["findings"] if one["rule"] == "plan-broken"]
+    assert {one["file"].rpartition("/")[2] for one in found} == {"model.plan.json"}
+    assert [one["message"].partition(":")[0] for one in found] == [
+        *("tensorrt", "compute_capability", "inputs", "outputs"),
+    ]

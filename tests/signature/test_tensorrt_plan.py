@@ -72,7 +72,7 @@ def test_a_sidecar_of_another_plan(plan):
     assert read_plan(plan(tensorrt="10.5"), Declared()).profiles
 
 
-def test_everything_wrong_in_a_sidecar_is_told(plan):
+def test_everything_wrong_in_a_sidecar_is_told(plan, tmp_path):
     with pytest.raises(UsageError) as caught:
         read_plan(
             plan(
@@ -83,13 +83,65 @@ def test_everything_wrong_in_a_sidecar_is_told(plan):
             ),
             Declared(),
         )
-    wheres = [problem.where.partition(": ")[2] for problem in caught.value.problems]
-    assert wheres == ["compute_capability", "inputs.0.data_type", "profiles.0.ids", "extra"]
+    keys = [problem.what.partition(": ")[0] for problem in caught.value.problems]
+    assert keys == ["compute_capability", "inputs.0.data_type", "profiles.0.ids", "extra"]
+    assert {problem.where for problem in caught.value.problems} == {str(tmp_path / "model.plan.json")}
+    assert all(problem.hint for problem in caught.value.problems)
 
 
-def test_profiles_must_cover_the_inputs(plan):
-    with pytest.raises(UsageError, match="profile 0 must give every input"):
-        read_plan(plan(profiles=[{"mask": {"min": [1, 1], "opt": [1, 1], "max": [1, 1]}}]), Declared())
+IDS, EMB = MANIFEST["inputs"][0], MANIFEST["outputs"][0]
+RANGE = {"min": [1, 1], "opt": [8, 64], "max": [16, 64]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"schema_version": 2}, "schema_version: not of its form (got 2; expected 1)"),
+        ({"tensorrt": 10.5}, "tensorrt: no text (got 10.5)"),
+        ({"tensorrt": "ten"}, "tensorrt: not of its form (got `ten`; expected a version such as 10.5.0.18)"),
+        ({"inputs": []}, "the sidecar: no tensors (expected the engine's inputs and outputs)"),
+        ({"inputs": "ids"}, "inputs: no list (got `ids`)"),
+        ({"inputs": [IDS, IDS]}, "tensors of the same name: ids (expected each once)"),
+        ({"outputs": [{**EMB, "name": "ids"}]}, "tensors of the same name: ids (expected each once)"),
+        ({"inputs": [{**IDS, "shape": [-2, 0]}]}, "inputs.0.shape: no shape (got [-2, 0]; expected sizes from 1"),
+        ({"inputs": [{**IDS, "shape": [True, 8]}]}, "inputs.0.shape.0: no whole number (got True)"),
+        ({"inputs": [{**IDS, "data_type": "STRING"}]}, "inputs.0.data_type: no type of an engine's tensor"),
+        ({"inputs": [{**IDS, "name": "i" * 10_000}]}, "profile 0 is for ids (expected every input: iiii"),
+        ({"profiles": [{"mask": RANGE}]}, "profile 0 is for mask (expected every input: ids)"),
+        ({"profiles": [{}]}, "profile 0 is for no input (expected every input: ids)"),
+        ({"profiles": [{"ids": {**RANGE, "max": [10**30, 64]}}]}, "profiles.0.ids: no range of shapes"),
+        ({"profiles": [{"ids": None}]}, "profiles.0.ids: no object (got None)"),
+        ({"profiles": [{"ids": {"min": [1], "opt": [1], "max": [1]}}]}, "profile 0 does not fit input ids"),
+        (
+            {"inputs": [{**IDS, "shape": [-1, 128]}], "profiles": [{"ids": RANGE}]},
+            "profile 0 does not fit input ids (expected sizes as in its shape, [-1, 128])",
+        ),
+        ({"built": "yesterday"}, "built: no time (got `yesterday`; expected such as 2026-01-31T12:00:00Z)"),
+        ({"build_s": float("nan")}, "build_s: "),
+    ],
+)
+def test_a_sidecar_that_says_what_no_engine_has(plan, changes, said):
+    with pytest.raises(UsageError) as caught:
+        read_plan(plan(**changes), Declared())
+    assert said in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b'{"tensorrt": "10', b'{"tensorrt": "\xff"}', b"[" * 100_000, b"9" * 5_000, b"{}" + b" " * 2**20],
+    ids=["empty", "list", "cut", "not-utf8", "deep", "long-number", "huge"],
+)
+def test_a_sidecar_that_is_no_object_of_json(plan, content, tmp_path):
+    path = plan()
+    (tmp_path / "model.plan.json").write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        read_plan(path, Declared())
+    (problem,) = caught.value.problems
+    assert problem.where == str(tmp_path / "model.plan.json")
+    assert problem.expected or problem.got
+    assert problem.hint == "write it again by building the plan"
+    assert len(str(problem)) < 500
 
 
 @pytest.mark.parametrize(

@@ -6,23 +6,42 @@ A plan cannot be opened without its GPU, so whoever builds one leaves this file 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from tooling.errors import Problem, UsageError
+from tooling.errors import Problem, UsageError, suggest
 from tooling.signature.declared import data_type
 from tooling.signature.spec import Profile, TensorSpec
 
+ENGINE_TYPES: Final = {f"TYPE_{t}" for t in ("FP32", "FP16", "BF16", "INT8", "UINT8", "INT32", "INT64", "BOOL")}
+"""The types an engine may have as input or output under Triton."""
 HardwareCompatibility = Literal["ampere+", "same-compute-capability"]
 _Dims = tuple[int, ...]
 _LARGEST = 2**20
+_MOST = 2**31 - 1
+_SHOWN = 60
+_HINT: Final = "write it again by building the plan"
+_WORDS: Final = {
+    "missing": ("is missing", None),
+    "extra_forbidden": ("no key of a sidecar", None),
+    "string_type": ("no text", None),
+    "string_too_short": ("no name", "a text that is not empty"),
+    "int_type": ("no whole number", None),
+    "bool_type": ("neither true nor false", None),
+    "tuple_type": ("no list", None),
+    "dict_type": ("no object", None),
+    "model_type": ("no object", None),
+    "datetime_from_date_parsing": ("no time", "such as 2026-01-31T12:00:00Z"),
+}
+"""Of pydantic's errors, in this project's words; what is expected beside."""
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class PlanTensor(_Part):
@@ -41,9 +60,19 @@ class PlanTensor(_Part):
     @classmethod
     def _known_type(cls, value: str) -> str:
         try:
-            return data_type(value, None)
-        except UsageError as error:
-            raise ValueError(str(error)) from error
+            known = data_type(value, None)
+        except UsageError:
+            known = value
+        if known not in ENGINE_TYPES:
+            raise ValueError(f"no type of an engine's tensor; expected {_names(sorted(ENGINE_TYPES))}")
+        return known
+
+    @field_validator("shape")
+    @classmethod
+    def _sizes(cls, value: _Dims) -> _Dims:
+        if not all(size == -1 or 1 <= size <= _MOST for size in value):
+            raise ValueError(f"no shape; expected sizes from 1 to {_MOST}, or -1 for an axis that profiles bound")
+        return value
 
     def spec(self) -> TensorSpec:
         return TensorSpec(
@@ -61,9 +90,21 @@ class PlanRange(_Part):
     @model_validator(mode="after")
     def _ordered(self) -> PlanRange:
         same_rank = len(self.min) == len(self.opt) == len(self.max)
-        if not same_rank or not all(1 <= a <= b <= c for a, b, c in zip(self.min, self.opt, self.max, strict=True)):
-            raise ValueError("min, opt and max must have the same rank, with 1 <= min <= opt <= max on every axis")
+        rising = same_rank and all(
+            1 <= a <= b <= c <= _MOST for a, b, c in zip(self.min, self.opt, self.max, strict=True)
+        )
+        if not rising:
+            raise ValueError(
+                f"no range of shapes; expected min, opt and max of one rank, with 1 <= min <= opt <= max <= {_MOST} on "
+                "every axis"
+            )
         return self
+
+    def fits(self, shape: _Dims) -> bool:
+        """Whether the range is of a tensor of this shape: of its rank, and at its size where that is fixed."""
+        if len(self.min) != len(shape):
+            return False
+        return all(size in (-1, a) and size in (-1, b) for size, a, b in zip(shape, self.min, self.max, strict=True))
 
 
 class PlanManifest(_Part):
@@ -74,7 +115,7 @@ class PlanManifest(_Part):
     builder does not know is left out.
     """
 
-    schema_version: int = 1
+    schema_version: Literal[1] = 1
     tensorrt: str = Field(pattern=r"^\d+\.\d+(\.\d+){0,2}$")
     compute_capability: str = Field(pattern=r"^\d+\.\d+$")
     inputs: tuple[PlanTensor, ...] = Field(strict=False)
@@ -89,16 +130,26 @@ class PlanManifest(_Part):
     hardware_compatibility: HardwareCompatibility | None = None
     source_sha256: str | None = None
     built: datetime | None = Field(None, strict=False)
-    build_s: float | None = None
+    build_s: float | None = Field(None, ge=0)
 
     @model_validator(mode="after")
-    def _profiles_cover_inputs(self) -> PlanManifest:
+    def _tensors_and_profiles(self) -> PlanManifest:
         if not self.inputs or not self.outputs:
-            raise ValueError("inputs and outputs must list the engine's tensors")
-        ranks = {tensor.name: len(tensor.shape) for tensor in self.inputs if not tensor.shape_tensor}
+            raise ValueError("no tensors; expected the engine's inputs and outputs")
+        names = [tensor.name for tensor in (*self.inputs, *self.outputs)]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"tensors of the same name: {_names(twice)}; expected each once")
+        shapes = {tensor.name: tensor.shape for tensor in self.inputs if not tensor.shape_tensor}
         for number, profile in enumerate(self.profiles):
-            if set(profile) != set(ranks) or any(len(profile[name].min) != rank for name, rank in ranks.items()):
-                raise ValueError(f"profile {number} must give every input, with the rank of its shape: {ranks}")
+            if set(profile) != set(shapes):
+                raise ValueError(f"profile {number} is for {_names(profile)}; expected every input: {_names(shapes)}")
+            for name, shape in shapes.items():
+                if not profile[name].fits(shape):
+                    raise ValueError(
+                        f"profile {number} does not fit input {_names([name])}; expected sizes as in its shape, "
+                        f"{list(shape)}"
+                    )
         return self
 
     def spec_profiles(self) -> tuple[Profile, ...]:
@@ -118,21 +169,42 @@ def read_manifest(path: Path) -> PlanManifest:
         with path.open("rb") as file:
             source = file.read(_LARGEST + 1)
         if len(source) > _LARGEST:
-            raise UsageError("too large for a sidecar", where=path, expected=f"{_LARGEST} bytes at most")
+            raise UsageError("too large for a sidecar", where=path, expected=f"{_LARGEST} bytes at most", hint=_HINT)
         return PlanManifest.model_validate(json.loads(source))
     except ValidationError as error:
-        raise UsageError(
-            problems=[
-                Problem(
-                    item["msg"][:1].lower() + item["msg"][1:],
-                    where=f"{path}: {'.'.join(map(str, item['loc'])) or 'the manifest'}",
-                    got=f"`{item['input']}`" if not isinstance(item["input"], dict) else None,
-                    hint="write it again by building the plan",
-                )
-                for item in error.errors()
-            ]
-        ) from error
+        raise UsageError(problems=[_problem(path, dict(item)) for item in error.errors()]) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError("not a JSON file", where=path, got=str(error)) from error
+        got = str(error) or "nothing"
+        raise UsageError("not a JSON file", where=path, got=got[:_SHOWN], expected="one object", hint=_HINT) from error
     except OSError as error:
-        raise UsageError("cannot be read", where=path, got=error.strerror) from error
+        raise UsageError("cannot be read", where=path, got=error.strerror, expected="the sidecar of a plan") from error
+
+
+def _problem(path: Path, item: dict[str, Any]) -> Problem:
+    """One error of pydantic, with the key it is about."""
+    key = ".".join(map(str, item["loc"])) or "the sidecar"
+    what, expected = _WORDS.get(item["type"], (item["msg"].removeprefix("Value error, "), None))
+    if item["type"] == "value_error":
+        what, _, expected = what.partition("; expected ")
+    elif item["type"] in ("string_pattern_mismatch", "literal_error"):
+        context = item["ctx"]
+        what, expected = "not of its form", context.get("expected") or _FORMS.get(key)
+    hint = None
+    if item["type"] == "extra_forbidden":
+        hint = suggest(str(item["loc"][-1]), PlanManifest.model_fields)
+    shown = not isinstance(item["input"], dict) and item["type"] != "missing"
+    return Problem(f"{key}: {what}", str(path), _clip(item["input"]) if shown else None, expected, hint or _HINT)
+
+
+_FORMS: Final = {"tensorrt": "a version such as 10.5.0.18", "compute_capability": "such as 8.9"}
+
+
+def _clip(value: object) -> str:
+    text = f"`{value}`" if isinstance(value, str) else f"{value!r}"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _names(names: Sequence[str] | dict[str, Any]) -> str:
+    """A few of the names, each cut short."""
+    shown = [name[:_SHOWN] for name in names][:8] or ["no input"]
+    return ", ".join(shown) + ("…" if len(names) > len(shown) else "")

@@ -12,8 +12,6 @@ from tooling.signature.spec import ModelSignature, Profile
 _TAG: Final = b"ftrt"
 _VERSION_AT: Final = 24  # four bytes, as `trtexec --getPlanVersionOnly` reads them (serialization version 0)
 _HEADER_SIZE: Final = 28
-# The types an engine may have as input or output under Triton.
-ENGINE_TYPES: Final = {f"TYPE_{t}" for t in ("FP32", "FP16", "BF16", "INT8", "UINT8", "INT32", "INT64", "BOOL")}
 
 
 def read_plan(path: Path, declared: Declared) -> ModelSignature:

@@ -129,7 +129,8 @@ def _plan(model: Model, path: Path) -> Iterator[Finding]:
         signature = read_plan(path, Declared()) if manifest else None
     except UsageError as error:
         for problem in error.problems:
-            yield model.find(BROKEN, str(replace(problem, where=None)), place=place, hint=problem.hint)
+            at = place if problem.where is None else Place(model.shown_path(Path(problem.where)))
+            yield model.find(BROKEN, str(replace(problem, where=None)), place=at, hint=problem.hint)
         return
     serves = model.target.release.tensorrt
     if serves and not _runs(version, serves, manifest is not None and manifest.version_compatible):
