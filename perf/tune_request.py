@@ -110,7 +110,7 @@ def plan_of(
     Raises UsageError for a request or a model that cannot be tuned.
     """
     front = front_of(request.model_dir)
-    source = locate_model(front.part if front else request.model_dir, "onnxruntime")
+    source = locate_model(front.part if front else request.model_dir, "onnxruntime", ensembles=True)
     if source.model_dir is None:
         raise UsageError("not a model directory", where=request.model_dir, expected="REPO/NAME with 1/model.onnx in it")
     config, signature = read_config(source.model_dir), read_onnx(source.file)

@@ -129,18 +129,18 @@ class ModelFile:
         return "" if self.model_dir is None or self.file.name == self.format.file else self.file.name
 
 
-def locate_model(path: Path, backend: str | None = None) -> ModelFile:
+def locate_model(path: Path, backend: str | None = None, *, ensembles: bool = False) -> ModelFile:
     """The model file meant by a model directory, a version directory or a file; of several versions the highest.
 
     Where a version holds files of several formats, Triton's own order decides, or `backend`. Raises UsageError when
-    there is none.
+    there is none; where `path` is a repository it names the models in it, with `ensembles` these too.
     """
     path = absolute(path)
     if path.name == path.parent.name == MODEL_FILE:  # with external data, model.onnx may be a directory
         path = path.parent
     formats = FORMATS if backend is None else (format_named(backend),)
     if path.is_dir() and format_of(path) is None:
-        path = path if path.name.isdecimal() else _newest_version(path, formats)
+        path = path if path.name.isdecimal() else _newest_version(path, formats, ensembles=ensembles)
         found = _model_in(path, formats)
         if found is None:
             raise UsageError(
@@ -167,11 +167,11 @@ def _model_at(path: Path, formats: Sequence[Format]) -> tuple[Path, Format]:
     return path, form
 
 
-def _newest_version(model_dir: Path, formats: Sequence[Format]) -> Path:
+def _newest_version(model_dir: Path, formats: Sequence[Format], *, ensembles: bool) -> Path:
     versions = _versions(model_dir, formats)
     if versions:
         return versions[-1]
-    models = sorted(child.name for child in model_dir.iterdir() if child.is_dir() and _versions(child, formats))
+    models = sorted(child.name for child in model_dir.iterdir() if _is_named(child, formats, ensembles=ensembles))
     raise UsageError(
         "no model file in this directory",
         where=model_dir,
@@ -180,6 +180,18 @@ def _newest_version(model_dir: Path, formats: Sequence[Format]) -> Path:
         if models
         else "make one with `tritune export SOURCE --repository REPO --name NAME`",
     )
+
+
+def _is_named(child: Path, formats: Sequence[Format], *, ensembles: bool) -> bool:
+    """Whether a directory of a repository is one that could have been meant."""
+    if not child.is_dir():
+        return False
+    if _versions(child, formats):
+        return True
+    try:
+        return ensembles and read_config(child).platform == "ensemble"
+    except UsageError:
+        return False
 
 
 def _versions(model_dir: Path, formats: Sequence[Format]) -> list[Path]:

@@ -225,3 +225,11 @@ def test_a_path_that_ends_in_dots_has_a_name(tmp_path, monkeypatch):
     for text in ("..", "../1/..", "../../m", "../1/model.onnx", str(tmp_path / "other" / "link" / "..")):
         assert locate_model(Path(text)).name == "m"
     assert locate_model(Path("../../alias")).name == "alias"
+
+
+def test_who_may_name_an_ensemble_is_told_of_those_too(repo: Path, run_cli) -> None:
+    (repo / "joined").mkdir()
+    (repo / "joined" / "config.pbtxt").write_text('name: "joined" platform: "ensemble"')
+    for command in ("tune", "gen-config"):
+        assert "hint: this is a repository: name one of its models: joined, one, two\n" in run_cli(command, repo).err
+    assert "name one of its models: one, two\n" in run_cli("profile", repo).err

@@ -55,7 +55,7 @@ def from_file(model: Path, backend: str | None, declared: Declared) -> Source:
     if config is not None:
         model_dir = absolute(model)
         return Source(model_dir.name, model_dir, config=config)
-    found = locate_model(model, backend)
+    found = locate_model(model, backend, ensembles=True)
     return Source(found.name, found.model_dir, _signature(found, declared), file=found.default_filename)
 
 
