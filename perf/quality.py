@@ -12,11 +12,12 @@ from typing import Any, Final, NamedTuple
 
 from perf.slo import Judgement, Slo
 from tooling.errors import ExternalError, UsageError
-from tooling.repository import read_text, write_atomic
+from tooling.repository import read_text, require_format, write_atomic
 from tooling.server.client import Answer as HttpError
 from tooling.server.client import TritonHttp, address, unreachable
 
 SCHEMA_VERSION: Final = 1
+_AGAIN: Final = "record it anew with --record"
 DEFAULT_SLO: Final = ("token_agreement>=0.9", "perplexity_ratio<=1.05")
 _ALTERNATIVES: Final = 5
 """How many probabilities are asked for at each token: where answers part, the other's token is often among them."""
@@ -239,6 +240,7 @@ def load(path: Path) -> Reference:
     """Read a reference. Raises UsageError for a file that holds none."""
     try:
         content = json.loads(read_text(path))
+        require_format(content["schema_version"], SCHEMA_VERSION, what="the record of answers", where=path, hint=_AGAIN)
         answers = tuple(
             Generated(
                 str(one["prompt"]),
@@ -248,12 +250,11 @@ def load(path: Path) -> Reference:
             for one in content["answers"]
         )
         found = Reference(str(content["model"]), int(content["max_tokens"]), answers)
-        known = content["schema_version"] == SCHEMA_VERSION
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         problem = f"{type(error).__name__}: {error}"[:120]
-        raise UsageError("holds no recorded answers", where=path, got=problem, hint="record it with --record") from None
-    if not known or not answers:
-        raise UsageError("holds no recorded answers of this version", where=path, hint="record it anew with --record")
+        raise UsageError("holds no recorded answers", where=path, got=problem, hint=_AGAIN) from None
+    if not answers:
+        raise UsageError("holds no recorded answers", where=path, got="an empty list", hint=_AGAIN)
     return found
 
 

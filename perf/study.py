@@ -16,9 +16,10 @@ from perf.measurement import Measurement
 from perf.record_file import RecordFile
 from tooling.console import Console
 from tooling.errors import ExternalError, Problem, UsageError
-from tooling.repository import refuse_constant
+from tooling.repository import refuse_constant, require_format
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""1 was what was written until 30 November 2026, in several layouts."""
 FILE_NAME = "study.jsonl"
 _KIND = ("record", "schema_version")
 
@@ -134,16 +135,25 @@ def resumable() -> Iterator[None]:
 def study_dir(studies: Path, name: str, question: Record, header: Record, console: Console) -> Path:
     """Where the study of a question is kept: the same question under the same conditions finds it again.
 
-    Under other conditions it is another study; what changed since the last one is told, never mixed.
+    Under other conditions, or in another format, it is another study; what changed since the last one is told, never
+    mixed.
     """
     asked = f"{name}-{_digest(question)[:6]}-"
-    place = studies / f"{asked}{_digest(header)[:4]}"
+    place = studies / f"{asked}{_digest({**header, 'schema_version': SCHEMA_VERSION})[:4]}"
     earlier = [path.parent for path in studies.glob(f"{asked}*/{FILE_NAME}")]
     if place not in earlier and earlier:
         last = max(earlier, key=lambda path: (path / FILE_NAME).stat().st_mtime)
-        changed = [difference.name for difference in _differences(read_study(last)[0], header)]
-        console.warning(f"a new study begins: since {last} other `{'`, `'.join(changed)}`")
+        console.warning(f"a new study begins: {_since(last, header)}")
     return place.absolute()
+
+
+def _since(last: Path, header: Record) -> str:
+    """Why the study in `last` is not gone on with."""
+    try:
+        changed = [difference.name for difference in _differences(read_study(last)[0], header)]
+    except UsageError as error:  # whoever reads it is told how to mend it
+        return f"of the last one, {error.problems[0]}"
+    return f"since {last} other `{'`, `'.join(changed)}`"
 
 
 def _digest(data: Record) -> str:
@@ -167,14 +177,13 @@ def read_study(directory: Path) -> tuple[Record, list[Record]]:
 
 
 def _require_schema(header: Record, path: Path) -> None:
-    if header.get("schema_version") != SCHEMA_VERSION:
-        raise UsageError(
-            "the study is of another version of its format",
-            where=path,
-            got=header.get("schema_version"),
-            expected=str(SCHEMA_VERSION),
-            hint="read it with the tritune that wrote it, or give a new --study directory",
-        )
+    require_format(
+        header.get("schema_version"),
+        SCHEMA_VERSION,
+        what="the study",
+        where=path,
+        hint="measure again, into another directory where --study names this one",
+    )
 
 
 def _parse(content: bytes, path: Path) -> Iterator[Record]:

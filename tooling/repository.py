@@ -105,6 +105,21 @@ def read_json(path: Path, *, expected: str, hint: str | None = None) -> object:
     raise UsageError("not JSON", where=path, got=got, expected=expected, hint=hint)
 
 
+def require_format(found: object, read: int, *, what: str, where: Path, hint: str) -> None:
+    """Raise UsageError unless a file of ours, `what`, is in the format `read`: says if it is older or newer."""
+    if type(found) is int and found == read:
+        return
+    number = type(found) is int and found > 0
+    kind = "another" if not number else "an older" if found < read else "a newer"  # type: ignore[operator]
+    raise UsageError(
+        f"{what} is in {kind} format",
+        where=where,
+        got=f"schema_version {json.dumps(found)}"[:60],
+        expected=str(read),
+        hint=f"update tritune: {hint}" if kind == "a newer" else hint,
+    )
+
+
 def refuse_constant(name: str) -> NoReturn:
     """For `parse_constant` of the json module, which takes NaN and Infinity for numbers."""
     raise ValueError(f"{name} is no figure")

@@ -41,9 +41,9 @@ def test_a_pipe_is_neither_read_nor_replaced(pipe: Path) -> None:
     ],
 )
 def test_a_damaged_study_is_told(line: str, tmp_path: Path) -> None:
-    from perf.study import Study, read_study
+    from perf.study import SCHEMA_VERSION, Study, read_study
 
-    header = json.dumps({"record": "header", "schema_version": 1})
+    header = json.dumps({"record": "header", "schema_version": SCHEMA_VERSION})
     (tmp_path / "study.jsonl").write_text(f"{header}\n{line}\n")
     with pytest.raises(UsageError, match="the study is damaged") as caught:
         read_study(tmp_path)

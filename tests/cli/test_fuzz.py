@@ -32,7 +32,7 @@ FILES = {
     "workload.yaml": b"concurrency: 4\nlengths: [5, 6]\n",
     "texts.txt": b"one text\nanother one\n",
     "log.csv": b"time,tokens,text\n1,5,a\n3,7,b\n2,6,c\n",
-    "study/study.jsonl": b'{"record": "header", "schema_version": 1, "workload": {"concurrency": 8}}\n',
+    "study/study.jsonl": b'{"record": "header", "schema_version": 2, "workload": {"concurrency": 8}}\n',
     "no-study/study.jsonl": b'{"record": "header"}\n{"record": 1}\n[2]\n',
     "curve.json": b'{"schema_version": 1, "runs": [], "tool": {}, "server": {}, "host": {}, "model": {}}',
     "hf/config.json": b'{"model_type": "bert", "architectures": ["BertModel"], "hidden_size": "x"}',

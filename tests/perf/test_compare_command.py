@@ -224,8 +224,8 @@ def test_damaged_and_foreign_studies_are_told(tmp_path: Path, model: Path, run_c
     said = run_cli("study", "best", study)
     assert (said.code, said.out) == (2, "")
     assert "the study is damaged: its result is not whole" in said.err
-    file.write_text(text.replace('"schema_version": 1', '"schema_version": 2'))
-    assert "another version of its format (got 2; expected 1)" in run_cli("study", "show", study).err
+    file.write_text(text.replace('"schema_version": 2', '"schema_version": 3'))
+    assert "in a newer format (got schema_version 3; expected 2)" in run_cli("study", "show", study).err
 
 
 @pytest.mark.long

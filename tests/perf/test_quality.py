@@ -82,6 +82,12 @@ def test_files_that_hold_no_answers(tmp_path: Path, text: str) -> None:
         load(tmp_path / "r.json")
 
 
+def test_answers_of_a_later_format(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text('{"schema_version": 2}')
+    with pytest.raises(UsageError, match="the record of answers is in a newer format"):
+        load(tmp_path / "r.json")
+
+
 def test_prompts_are_lines_or_entries(tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("one\n\n two \n")
     (tmp_path / "p.jsonl").write_text('{"prompt": "one"}\n{"text_input": "two"}\n')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from perf.provenance import host_facts
-from perf.study import FILE_NAME, Study, read_study
+from perf.study import FILE_NAME, SCHEMA_VERSION, Study, read_study, study_dir
+from tooling.console import Console
 from tooling.errors import UsageError
 
 HEADER = {"model": {"sha256": "ab"}, "workload": {"concurrency": 8}, "grid": {"instances": [1, 2]}}
@@ -25,7 +27,7 @@ def test_resume_returns_what_was_written(tmp_path: Path) -> None:
         study.append({"record": "measurement", "n": 2})
     header, records = read_study(tmp_path / "deep" / "study")
     assert header["workload"] == {"concurrency": 8}
-    assert header["schema_version"] == 1
+    assert header["schema_version"] == SCHEMA_VERSION
     assert [r["n"] for r in records] == [1, 2]
 
 
@@ -160,3 +162,63 @@ def test_host_facts_are_filled() -> None:
     facts = host_facts()
     assert facts["cores"] >= 1
     assert all(facts.values())
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Path:
+    """A study as tritune of 29 November 2026 wrote it, of a tuning of its own."""
+    (tmp_path / "older").mkdir()
+    shutil.copy(Path(__file__).parent / "samples" / "study_of_format_1.jsonl", tmp_path / "older" / FILE_NAME)
+    return tmp_path / "older"
+
+
+def test_an_older_study_is_told_as_one(older: Path, run_cli) -> None:
+    before = (older / FILE_NAME).read_bytes()
+    said = f"error: {older / FILE_NAME}: the study is in an older format (got schema_version 1; expected 2)\n"
+    for command in ("show", "rows", "best", "frontier"):
+        told = run_cli("study", command, older)
+        assert (told.code, told.out) == (2, "")
+        assert told.err == f"{said}hint: measure again, into another directory where --study names this one\n"
+    assert said in run_cli("report", older, "--output", older.parent / "report.html").err
+    with pytest.raises(UsageError, match="the study is in an older format"), Study(older, HEADER):
+        pass
+    assert (older / FILE_NAME).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("version", "kind"), [("3", "a newer"), ("null", "another"), ('"2"', "another"), ("0", "another")]
+)
+def test_a_format_of_the_future_and_none_at_all(version: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text(f'{{"record": "header", "schema_version": {version}}}\n')
+    with pytest.raises(UsageError, match=f"the study is in {kind} format") as caught:
+        read_study(tmp_path)
+    assert (caught.value.problems[0].hint or "").startswith("update tritune") == (kind == "a newer")
+
+
+@pytest.mark.parametrize(("content", "told"), [(None, "in an older format"), ("{}\n", "the study is damaged")])
+def test_a_neighbour_that_cannot_be_read_stops_no_tuning(
+    content: str | None, told: str, older: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last study of the same question is only read to tell what is another now."""
+    studies = older.parent
+    place = study_dir(studies, "one", {"asked": 1}, HEADER, Console())
+    neighbour = place.with_name(f"{place.name[:-4]}0000")
+    older.rename(neighbour)
+    if content:
+        (neighbour / FILE_NAME).write_text(content)
+    assert study_dir(studies, "one", {"asked": 1}, HEADER, Console()) == place
+    said = capsys.readouterr().err
+    assert said.startswith("warning: a new study begins: of the last one, ") and told in said
+
+
+def test_a_study_of_this_format_reads_whole(tmp_path: Path, run_cli) -> None:
+    """Whatever changes the layout so that this one fails raises SCHEMA_VERSION and brings a study of its own."""
+    shutil.copy(Path(__file__).parent / "samples" / f"study_of_format_{SCHEMA_VERSION}.jsonl", tmp_path / FILE_NAME)
+    rows = run_cli("study", "rows", tmp_path, "--json").json["data"]["rows"]
+    assert (len(rows), {row["status"] for row in rows}) == (25, {"ok"})
+    assert "[2137–2366]" in run_cli("study", "show", tmp_path).out
+    assert run_cli("study", "best", tmp_path).out.startswith("default instances, batch ≤ 4, no delay\n")
+    assert len(run_cli("study", "frontier", tmp_path, "--json").json["data"]["settings"]) == 1
+    report = tmp_path / "report.html"
+    assert run_cli("report", tmp_path, "--output", report).code == 0
+    assert "1.10" in report.read_text()

@@ -15,6 +15,11 @@ from typing import Any
 
 import pytest
 
+from tooling.project.digests import Digests
+from tooling.project.lock import Done
+from tooling.project.plan import facts_of, judge
+from tooling.project.steps import Step
+
 ALL = ["one config", "two config", "check", "deploy compose"]
 
 
@@ -115,6 +120,17 @@ def test_a_library_of_another_version_exports_again(
     assert "4 to do" in shown
 
 
+def test_what_a_study_of_an_older_format_answered_is_measured_again(tmp_path: Path) -> None:
+    """Only where something is built: the study stands on the machine that measured, not in what is committed."""
+    step = Step(name="m tune", action="tune", words=("tune", "m"), reads=(), alone=True)
+    digests = Digests(tmp_path, tmp_path / "stamps.json")
+    facts = facts_of(step, digests, "cpu-2")
+    assert judge(step, Done(facts, {}), digests, "cpu-2").state == "unchanged"
+    older = Done({**facts, "format of studies": "1"}, {})
+    assert judge(step, older, digests, "cpu-2").why == ("format of studies: 1 before, 2 now",)
+    assert judge(step, older, digests, "cpu-2", committed=True).state == "unchanged"
+
+
 @pytest.mark.long
 def test_a_file_only_touched_changes_nothing(built: Path, run_cli: Callable[..., Any]) -> None:
     os.utime(built / "model_repository/one/1/model.onnx")
@@ -191,7 +207,10 @@ def test_a_damaged_lock_is_refused(built: Path, run_cli: Callable[..., Any], tex
 @contextmanager
 def building(directory: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "tooling.cli.step", "build"]
-    with subprocess.Popen(command, cwd=directory, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=directory, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # it is ignored in the background
+    ) as process:  # fmt: skip
         try:
             yield process
         finally:
@@ -209,6 +228,11 @@ def children_of(process: subprocess.Popen[str]) -> list[Path]:
     raise AssertionError("the build runs no step")
 
 
+def signal_all(processes: list[Path], number: int) -> None:
+    for process in processes:
+        os.kill(int(process.name), number)
+
+
 def gone(processes: list[Path]) -> bool:
     deadline = time.monotonic() + 60
     while any(process.exists() for process in processes) and time.monotonic() < deadline:
@@ -221,10 +245,12 @@ def test_a_second_build_at_once_is_refused_and_an_interrupt_ends_all(
 ) -> None:
     with building(project) as first:
         steps = children_of(first)
+        signal_all(steps, signal.SIGSTOP)  # so that it still runs when it is interrupted, however busy the machine
         second = run_cli("build")
         assert second.code == 2
         assert "another build of this project runs" in second.err
         first.send_signal(signal.SIGINT)
+        signal_all(steps, signal.SIGCONT)
         assert first.wait(60) == 130
         assert gone(steps)
     assert run_cli("build").code == 0

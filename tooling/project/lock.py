@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tooling.errors import UsageError
-from tooling.repository import read_json, write_atomic, writing
+from tooling.repository import read_json, require_format, write_atomic, writing
 
 LOCK_NAME: Final = "tritune.lock"
 SCHEMA_VERSION: Final = 1
@@ -60,20 +60,13 @@ class Lock:
 def read_lock(path: Path, hardware: str) -> Lock:
     """The lock in a file; an empty one, of this `hardware`, where there is none.
 
-    Raises UsageError for a file that is damaged or of another version of this format.
+    Raises UsageError for a file that is damaged or in another format.
     """
     if not path.exists():
         return Lock(path, hardware)
     data = read_json(path, expected="the lock of a build", hint=_HINT)
     version = data.get("schema_version") if isinstance(data, dict) else None
-    if version != SCHEMA_VERSION:
-        raise UsageError(
-            "a lock of another version",
-            where=path,
-            got=version,
-            expected=f"schema_version {SCHEMA_VERSION}",
-            hint=_HINT,
-        )
+    require_format(version, SCHEMA_VERSION, what="the lock", where=path, hint=_HINT)
     try:
         steps = {
             str(name): Done(dict(done["facts"]), dict(done["outputs"]), dict(done["result"]))

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
+from perf.study import SCHEMA_VERSION as STUDY_FORMAT
 from tooling.project.digests import Digests
 from tooling.project.lock import Done, Lock
 from tooling.project.steps import SCRATCH, Step
 
 State = Literal["new", "changed", "perhaps", "unchanged"]
-_NOT_COMMITTED = ("library ", "hardware")
+_STUDIES = "format of studies"
+_NOT_COMMITTED = ("library ", "hardware", _STUDIES)
 """Facts of the machine that did a step, which say nothing of what is committed."""
 
 
@@ -30,11 +32,13 @@ class Planned:
 
 
 def facts_of(step: Step, digests: Digests, hardware: str) -> dict[str, str]:
-    """All that a step follows from: its command line, the texts it is given, files, versions, and the hardware."""
+    """All that a step follows from: command line, texts it is given, files, versions, formats and the hardware."""
     facts = {"command": " ".join(step.words)}
     facts |= dict(step.texts)
     facts |= {f"library {name}": _version(name) for name in step.libraries}
     facts |= {tree.path: digests.tree(tree) or "" for tree in step.reads}
+    if step.action == "tune":
+        facts[_STUDIES] = str(STUDY_FORMAT)
     return facts | ({"hardware": hardware} if step.alone else {})
 
 
