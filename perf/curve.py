@@ -113,7 +113,8 @@ class CurveRun(BaseModel):
 
 
 class ServiceCurve(BaseModel):
-    """Every run of a profile and what it holds for. `lengths` are those of the traffic it was made for."""
+    """Every run of a profile and what it holds for. `lengths` are those of the traffic it was made for, `left_out` what
+    there was no time for, by setting."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -127,6 +128,7 @@ class ServiceCurve(BaseModel):
     wall_s: float
     foreign_cores: float | None = None
     lengths: tuple[Count, ...] = Field(min_length=1)
+    left_out: dict[str, tuple[str, ...]] = {}
     runs: tuple[CurveRun, ...] = Field(min_length=1)
 
     @model_validator(mode="after")

@@ -4,13 +4,14 @@ target.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from perf.client import Exchange, Integers, closed_loop, encode
 from perf.curve import Batch, CurveRun, ServiceCurve, Setting, relative_error
@@ -18,6 +19,18 @@ from perf.grid import Grid, instances_in_effect, splits, threads_in_effect
 from perf.input_data import batch_tensors
 from perf.lengths import fit_to_model, traffic_lengths
 from perf.process import ForeignLoad
+from perf.profile_plan import (
+    LEAST_PER_CLIENT,
+    RUN_S,
+    Budget,
+    Costs,
+    Level,
+    Load,
+    Points,
+    levels,
+    richest,
+    three,
+)
 from perf.provenance import host_facts, sha256
 from perf.target import RunningTarget, embedded_facts
 from tooling.config.knobs import apply, read
@@ -32,9 +45,8 @@ if TYPE_CHECKING:
     from tooling.runtime import Runtime
     from tooling.signature.spec import ModelSignature
 
-RUN_S = 0.2
-LEAST_PER_CLIENT = 4
-LEAST_ROUNDS, MOST_ROUNDS = 3, 12
+FEWEST_ROUNDS, LEAST_ROUNDS, MOST_ROUNDS = 2, 3, 12
+"""Without the first a point has no interval; after the second only wide points are measured again."""
 WIDE = 0.05
 """A point is measured again while twice its standard error is a larger share of it."""
 _STATS_S = 2.0
@@ -56,8 +68,12 @@ class ProfileRequest:
     tokenizer_dir: Path | None = None
     vocab_size: int | None = None
     budget_s: float = 90
-    least_rounds: int = LEAST_ROUNDS
-    """Before only wide points are measured again; two at least whatever the budget, or one where this says one."""
+    """Of all settings, without the start of the server."""
+    strict: bool = False
+    """Raise UsageError where `budget_s` is too small for the least that makes a curve; else that is measured all the
+    same."""
+    brief: bool = False
+    """Every run once, whatever the budget, and then only wide points again."""
     config: ModelConfig | None = None
     """In place of the one on disk."""
     settings: tuple[Setting, ...] = ()
@@ -78,38 +94,16 @@ class Server(Protocol):
     def stats(self, name: str) -> dict[str, Any]: ...
 
 
-class _Load(NamedTuple):
-    """What a run puts on the server."""
-
-    clients: int
-    rows: int
-    lengths: tuple[int, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class _Plan:
     name: str
     file: Path | None
     config: ModelConfig
     settings: tuple[Setting, ...]
-    rows: tuple[int, ...]
-    lengths: tuple[int, ...]
+    points: Points
     traffic: tuple[int, ...]
     signature: ModelSignature
     as_it_is: bool = False
-
-    def loads(self, instances: int) -> Iterator[_Load]:
-        """The points alone, some of them beside each other, and crowds: of whole batches, of rows to be merged, and of
-        two lengths in turn, for which the batcher always spins with one client more than twice the instances."""
-        yield from (_Load(1, rows, (length,)) for rows in self.rows for length in self.lengths)
-        for clients in _doubling(instances):
-            yield from {_Load(clients, r, (n,)) for r, n in zip(_three(self.rows), _three(self.lengths), strict=True)}
-        most = self.rows[-1]
-        yield _Load(2 * instances, most, self.lengths[:1])
-        if most > 1:
-            yield _Load(2 * instances * most, 1, self.lengths[:1])
-            if len(self.lengths) > 1:
-                yield _Load(2 * instances + 1, 1, self.lengths[:2])
 
 
 def profile(
@@ -117,10 +111,10 @@ def profile(
 ) -> ServiceCurve:
     """Measure on one embedded server, or on one that is `running`; each setting is loaded once.
 
-    Each point has runs of 0.2 s or four requests a client, in at least three rounds and then while its interval is
-    wide, as far as `budget_s` allows. A running server that may not be reconfigured is measured in its present setting,
-    its queue delay included. Raises UsageError for a model that cannot be profiled, Refused and ExternalError as the
-    server does.
+    Each point has runs of 0.2 s or four requests a client, in three rounds and then while its interval is wide, as far
+    as `budget_s` allows; with less time in two rounds, and some runs are left out, as the curve tells. A running server
+    that may not be reconfigured is measured in its present setting, its queue delay included. Raises UsageError for a
+    model that cannot be profiled, Refused and ExternalError as the server does.
     """
     if running:
         plan = _plan_remote(request, running)
@@ -142,15 +136,27 @@ def _profile_on(
     started, begin = datetime.now(timezone.utc), time.monotonic()
     cpu_s = time.process_time()
     runs: list[CurveRun] = []
+    left_out: dict[str, tuple[str, ...]] = {}
     foreign = ForeignLoad(server.pid)
-    bench = _Bench(server, plan, request)
-    with console.progress("profile", len(plan.settings) * MOST_ROUNDS) as progress:
+    budget = Budget(request.budget_s, len(plan.settings), FEWEST_ROUNDS, plan.name, strict=request.strict)
+
+    def look(costs: Costs, least: Sequence[Load]) -> None:
+        if not request.brief and (short := budget.look(costs, least)):
+            console.info(short)
+
+    bench = _Bench(server, plan, request, look)
+    with console.progress("profile", math.ceil(request.budget_s)) as progress:
+        passed_s = 0
         for place, setting in enumerate(plan.settings, start=1):
             until = begin + request.budget_s * place / len(plan.settings)
-            for number, found in enumerate(bench.rounds(setting, until), start=1):
+            for number, (found, level) in enumerate(bench.rounds(setting, until), start=1):
                 runs += found
-                progress.step(f"{setting}, round {number}: {len(found)} points")
-            progress.step(f"{setting}: done", MOST_ROUNDS - number)
+                now_s = int(time.monotonic() - begin)
+                progress.step(f"{setting}, round {number}: {len(found)} runs", now_s - passed_s)
+                passed_s = now_s
+                if level.left_out:
+                    left_out[str(setting)] = level.left_out
+        progress.step("done", math.ceil(request.budget_s))
     others = foreign.cores(time.process_time() - cpu_s)
     return ServiceCurve(
         tool={"tritune": version("tritune")},
@@ -161,15 +167,20 @@ def _profile_on(
         wall_s=round(time.monotonic() - begin, 1),
         foreign_cores=others,
         lengths=plan.traffic or (1,),
+        left_out=left_out,
         runs=tuple(runs),
     )
+
+
+_Look = Callable[[Costs, Sequence[Load]], None]
+"""Called after each step with what is known so far, and the least that is measured."""
 
 
 class _Bench:
     """Runs on one server, with requests that are encoded once."""
 
-    def __init__(self, server: Server, plan: _Plan, request: ProfileRequest) -> None:
-        self._server, self._plan, self._least_rounds = server, plan, request.least_rounds
+    def __init__(self, server: Server, plan: _Plan, request: ProfileRequest, look: _Look) -> None:
+        self._server, self._plan, self._brief, self._look = server, plan, request.brief, look
         batching = plan.config.max_batch_size > 0
         types = {spec.name: spec.data_type for spec in plan.signature.inputs}
         tokenizer = _tokenizer(request)
@@ -181,29 +192,61 @@ class _Bench:
                 ),
                 types,
             )
-            for rows in plan.rows
-            for length in plan.lengths
+            for rows in plan.points.rows
+            for length in plan.points.lengths
         }
 
-    def rounds(self, setting: Setting, until: float) -> Iterator[list[CurveRun]]:
-        """Load, warm up, and go round the points; after the least rounds only round those that are wide."""
-        plan = self._plan
+    def rounds(self, setting: Setting, until: float) -> Iterator[tuple[list[CurveRun], Level]]:
+        """Load, warm up, and go round what there is time for; after the least rounds only round what is wide."""
+        fewest, least_rounds = (1, 1) if self._brief else (FEWEST_ROUNDS, LEAST_ROUNDS)
+        costs = Costs(setting, usable_cores())
+        self._load(setting, costs)
+        found = levels(self._plan.points, setting.instances)
+        level = found[0] if self._brief else found[-1]
+        runs = self._first(level.loads, costs, self._look)
+        if not self._brief:
+            done = level.loads
+            level = richest(found, costs, left_s=until - time.monotonic(), rounds=fewest, done=done)
+            runs += self._first([load for load in level.loads if load not in done], costs, None)
+        yield list(runs), level
+        pending = list(level.loads)
+        for number in range(2, MOST_ROUNDS + 1):
+            if number > least_rounds:
+                pending = [load for load in pending if _wide(runs, load)]
+            again = []
+            for load in pending:
+                if number <= fewest or time.monotonic() + costs.run(load) <= until:
+                    again.append(self._run(load, costs))
+            if not again:
+                return
+            runs += again
+            yield again, level
+
+    def _load(self, setting: Setting, costs: Costs) -> None:
+        plan, begin = self._plan, time.monotonic()
         knobs = replace(read(plan.config), instance_count=setting.instances, intra_op_threads=setting.threads)
         self._server.load(plan.name, plan.config if plan.as_it_is else apply(knobs, plan.config))
-        pending = list(plan.loads(setting.instances))
-        for load in pending:
-            self._exchange(load._replace(clients=max(load.clients, setting.instances)), 0, 1)
-        runs: list[CurveRun] = []
-        for number in range(1, MOST_ROUNDS + 1):
-            found = [self._run(setting, load) for load in pending]
-            yield found
-            runs += found
-            if number >= self._least_rounds:
-                pending = [load for load in pending if _wide(runs, load)]
-            if not pending or (number >= min(2, self._least_rounds) and time.monotonic() >= until):
-                return
+        costs.load_s = time.monotonic() - begin
 
-    def _run(self, setting: Setting, load: _Load) -> CurveRun:
+    def _first(self, loads: Sequence[Load], costs: Costs, look: _Look | None) -> list[CurveRun]:
+        """Warm up and a round; `look` after each step."""
+        for load in loads:
+            begin = time.monotonic()
+            self._exchange(load._replace(clients=max(load.clients, costs.setting.instances)), 0, 1)
+            costs.warm_s[load] = time.monotonic() - begin
+            if load.clients == 1:
+                costs.execution_s[load.rows, load.lengths[0]] = costs.warm_s[load]
+            if look:
+                look(costs, loads)
+        runs = []
+        for load in loads:
+            runs.append(self._run(load, costs))
+            if look:
+                look(costs, loads)
+        return runs
+
+    def _run(self, load: Load, costs: Costs) -> CurveRun:
+        begin, setting = time.monotonic(), costs.setting
         before = compute_by_rows(self._server, self._plan.name)
         sent_ns, latency_ns, _ = self._exchange(load, RUN_S, LEAST_PER_CLIENT)
         after = self._settled(before, len(sent_ns) * load.rows)
@@ -211,7 +254,8 @@ class _Bench:
             Batch(rows=rows, executions=count, compute_us=spent_ns / count / 1e3)
             for rows, (count, spent_ns) in sorted(_since(before, after).items())
         ]
-        return CurveRun(
+        costs.run_s[load] = time.monotonic() - begin
+        run = CurveRun(
             threads=setting.threads,
             instances=setting.instances,
             clients=load.clients,
@@ -221,8 +265,11 @@ class _Bench:
             latency_us=_us(latency_ns),
             batches=tuple(batches),
         )
+        if load.clients == 1:
+            costs.execution_s[load.rows, load.lengths[0]] = sum(run.latency_us) / len(run.latency_us) / 1e6
+        return run
 
-    def _exchange(self, load: _Load, seconds: float, least: int) -> Exchange:
+    def _exchange(self, load: Load, seconds: float, least: int) -> Exchange:
         requests = [self._requests[load.rows, length] for length in load.lengths]
         return closed_loop(
             self._server.http_url, requests, clients=load.clients, seconds=seconds, least=least * load.clients
@@ -261,7 +308,7 @@ def _us(times_ns: Integers) -> tuple[float, ...]:
     return tuple((times_ns / 1e3).round(1).tolist())
 
 
-def _wide(runs: Sequence[CurveRun], load: _Load) -> bool:
+def _wide(runs: Sequence[CurveRun], load: Load) -> bool:
     return relative_error([r.compute_us for r in runs if (r.clients, r.rows, r.lengths) == load]) > WIDE
 
 
@@ -282,8 +329,8 @@ def _plan(request: ProfileRequest) -> _Plan:
     model_dir, file = _directory(request), locate_model(request.model_dir).file
     config, signature = request.config or read_config(model_dir), read_onnx(file)
     settings = request.settings or splits(request.grid, _here(config), usable_cores())
-    points = _points(request, config, signature, model_dir)
-    return _Plan(model_dir.name, file, _plain(config), _sorted(settings), *points, signature)
+    points, traffic = _points(request, config, signature, model_dir)
+    return _Plan(model_dir.name, file, _plain(config), _sorted(settings), points, traffic, signature)
 
 
 def _plan_remote(request: ProfileRequest, running: RunningTarget) -> _Plan:
@@ -291,9 +338,9 @@ def _plan_remote(request: ProfileRequest, running: RunningTarget) -> _Plan:
     config, signature, fixed = running.config(), running.signature(), not running.reconfigure
     here = _here(config)
     settings = [here] if fixed else splits(request.grid, here, usable_cores())
-    points = _points(request, config, signature, request.model_dir)
+    points, traffic = _points(request, config, signature, request.model_dir)
     kept = config if fixed else _plain(config)
-    return _Plan(running.model, None, kept, _sorted(settings), *points, signature, as_it_is=fixed)
+    return _Plan(running.model, None, kept, _sorted(settings), points, traffic, signature, as_it_is=fixed)
 
 
 def _here(config: ModelConfig) -> tuple[int, int]:
@@ -305,15 +352,13 @@ def _sorted(settings: Iterable[tuple[int, int]]) -> tuple[Setting, ...]:
     return tuple(Setting(*setting) for setting in sorted(set(settings)))
 
 
-_Numbers = tuple[int, ...]
-
-
 def _points(
     request: ProfileRequest, config: ModelConfig, signature: ModelSignature, model_dir: Path
-) -> tuple[_Numbers, _Numbers, _Numbers]:
-    """Rows and lengths to measure, and the lengths of the traffic, that the model takes."""
+) -> tuple[Points, tuple[int, ...]]:
+    """Rows and lengths to measure, and the lengths of the traffic, that the model takes. What was asked for is left
+    out by no budget."""
     most = config.max_batch_size
-    rows = request.rows or _three(range(1, max(most, 1) + 1))
+    rows = request.rows or three(range(1, max(most, 1) + 1))
     if max(rows) > max(most, 1):
         raise UsageError(
             "more rows than the model takes",
@@ -323,8 +368,9 @@ def _points(
         )
     traffic = traffic_lengths(request.traffic, signature, _tokenizer(request), batching=most > 0, texts=request.texts)
     traffic = fit_to_model(traffic, model_dir, asked=bool(request.traffic))
-    lengths = fit_to_model(request.lengths, model_dir, asked=True) or _three(sorted(traffic) or (1,))
-    return tuple(sorted(set(rows))), tuple(sorted(set(lengths))), traffic
+    lengths = fit_to_model(request.lengths, model_dir, asked=True) or three(sorted(traffic) or (1,))
+    least = (values if asked else _ends(values) for values, asked in ((rows, request.rows), (lengths, request.lengths)))
+    return Points(*map(_ascending, (rows, lengths, *least))), traffic
 
 
 def _plain(config: ModelConfig) -> ModelConfig:
@@ -336,11 +382,9 @@ def _plain(config: ModelConfig) -> ModelConfig:
     return apply(replace(read(none), dynamic_batching=True), none)
 
 
-def _three(values: Sequence[int]) -> tuple[int, ...]:
-    """First, middle and last."""
-    return values[0], values[len(values) // 2], values[-1]
+def _ends(values: Sequence[int]) -> tuple[int, ...]:
+    return values[0], values[-1]
 
 
-def _doubling(most: int) -> tuple[int, ...]:
-    """2, 4, 8 … up to `most`, and that."""
-    return tuple(sorted({2**n for n in range(1, most.bit_length()) if 2**n < most} | ({most} if most > 1 else set())))
+def _ascending(values: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(values)))

@@ -271,7 +271,7 @@ def _curve_request(request: TuneRequest, plan: Plan) -> ProfileRequest:
         tokenizer_dir=tokenizer_of(request, plan.model_dir),
         vocab_size=request.vocab_size,
         budget_s=min(_CURVE_SHARE * request.budget.seconds, 60),
-        least_rounds=1,
+        brief=True,
         config=config,
     )
 

@@ -167,6 +167,8 @@ def caveats(question: Question, tries: Sequence[Knobs]) -> Iterator[str]:
     lengths, batch = question.lengths, max(k.max_batch_size for k in tries)
     for setting in sorted({_setting(question, k) for k in tries}):
         series = question.curve.of(setting)
+        if left_out := question.curve.left_out.get(str(setting)):
+            yield f"with {setting} these were not measured, for want of time: {', '.join(left_out)}"
         rows, measured = ({point[axis] for point in series.points} for axis in (0, 1))
         if len(measured) > 1 and not min(measured) <= min(lengths) <= max(lengths) <= max(measured):
             yield f"lengths {min(lengths)}–{max(lengths)} reach beyond the measured {min(measured)}–{max(measured)}"

@@ -1,8 +1,8 @@
 """Every `tritune` command in a code block of the documentation runs, page by page.
 
-A page finds what it speaks of: models, texts, logs, a server at localhost:8000. Measuring commands get a small budget,
-and limits on latency are loosened, so that a busy machine fails no page. Only what needs a GPU ends with exit code 3. A
-page that takes more than eight minutes fails.
+A page finds what it speaks of: models, texts, logs, a server at localhost:8000. `tune` and `compare` get a small
+budget, and limits on latency are loosened, so that a busy machine fails no page. Only what needs a GPU ends with exit
+code 3. A page that takes more than eight minutes fails.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SERVER = "localhost:8000"
 LIMIT_S = 480.0
 TRITUNE = (sys.executable, "-u", "-c", "from tooling.cli import entry; entry()")
-BUDGET = {"tune": "4s", "compare": "3s", "profile": "2s"}
+BUDGET = {"tune": "4s", "compare": "3s"}
 ELSEWHERE = {
     "commands.md": "usage lines, made from the commands themselves",
     "llm.md": "needs vLLM: `make test-llm`",

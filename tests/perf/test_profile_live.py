@@ -42,7 +42,7 @@ def model(tmp_path: Path) -> Path:
 
 def test_a_curve_is_measured_stored_and_simulated(run_cli: Callable[..., Any], model: Path, tmp_path: Path) -> None:
     path = tmp_path / "curve.json"
-    options = ("--instances", 2, "--threads", 1, "--traffic", "8,64", "--rows", "1,4", "--budget", "1s")
+    options = ("--instances", 2, "--threads", 1, "--traffic", "8,64", "--rows", "1,4", "--budget", "10s")
     plot = tmp_path / "curve one.svg"
     result = run_cli("profile", model, "--curve", path, "--plot", plot, *options)
     assert result.code == 0, result.err
@@ -76,6 +76,33 @@ def test_a_curve_is_measured_stored_and_simulated(run_cli: Callable[..., Any], m
     assert answer["avg_us"] - 500_000 > 0.5 * lone_us
 
 
+def test_a_budget_leaves_runs_out_or_is_refused(run_cli: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    """Two rounds of all 15 runs of 0.2 s take 6 s, of the 5 that make a curve 2 s."""
+    config = model / "config.pbtxt"
+    config.write_text(config.read_text().replace("max_batch_size: 4", "max_batch_size: 64"))
+    path = tmp_path / "curve.json"
+    options = ("--curve", path, "--instances", 2, "--threads", 1, "--traffic", "8,32,64")
+    code, out, err = run_cli("profile", model, *options, "--budget", "1s")
+    assert (code, out) == (2, "")
+    assert "square: the budget is too small for this profile (got 1s; expected about " in err
+    assert not path.exists()
+
+    result = run_cli("profile", model, *options, "--budget", "5s", "--json")
+    assert result.code == 0, result.err
+    curve, setting = read_curve(path), Setting(instances=2, threads=1)
+    left_out = curve.left_out[str(setting)]
+    assert result.json["data"]["left_out"] == {str(setting): list(left_out)}
+    assert left_out[0] == "33 rows"
+    assert {rows for rows, _ in curve.of(setting).points} == {1, 64}
+    assert all(len(runs) >= 2 for runs in curve.of(setting).busy(1).values())
+    crowd = [run for run in curve.runs if run.clients == 256]
+    assert bool(crowd) == ("requests to be merged" not in left_out)
+
+    played = run_cli("simulate", model, "--curve", path, "--instances", 2, "--threads", 1, "--json").json["data"]
+    told = f"with {setting} these were not measured, for want of time: 33 rows"
+    assert any(note.startswith(told) for note in played["notes"])
+
+
 @pytest.mark.long
 def test_a_running_server_is_profiled_as_it_is_or_given_back(
     run_cli: Callable[..., Any], model: Path, tmp_path: Path, runtime: Any, monkeypatch: pytest.MonkeyPatch
@@ -88,7 +115,7 @@ def test_a_running_server_is_profiled_as_it_is_or_given_back(
         server.load("square", config)
         before = server.model_config("square")
         path = tmp_path / "curve.json"
-        options = ("--url", server.http_url, "--curve", path, "--traffic", "8,64", "--rows", "1,4", "--budget", "1s")
+        options = ("--url", server.http_url, "--curve", path, "--traffic", "8,64", "--rows", "1,4", "--budget", "20s")
         only = run_cli("profile", "square", *options)
         assert only.code == 0, only.err
         curve = read_curve(path)

@@ -34,7 +34,9 @@ def profile(
     lengths: str = typer.Option("", metavar="N,…", help="Lengths. Default: shortest, middle, longest of the traffic."),
     traffic: str = typer.Option("", metavar="N,…", help="Token lengths of the traffic. Default: real sentences."),
     workload: Path | None = typer.Option(None, metavar="FILE", help="Take the lengths from this workload."),
-    budget: str = typer.Option("90s", metavar="TIME", help="Measure no point again after this time."),
+    budget: str = typer.Option(
+        "", metavar="TIME", help="End after this time, the start of the server aside; refused if too small [90s]."
+    ),
     curve: Path | None = typer.Option(None, metavar="FILE", help="Where to store it [.tritune/curves/…]."),
     plot: Path | None = typer.Option(None, metavar="FILE", help="Draw it, with the law, as an SVG file."),
     tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),
@@ -67,7 +69,8 @@ def profile(
         texts=sent.texts if sent else (),
         tokenizer_dir=tokenizer,
         vocab_size=vocab_size,
-        budget_s=duration_us("--budget", budget) / 1e6,
+        budget_s=duration_us("--budget", budget or "90s") / 1e6,
+        strict=bool(budget),
     )
     running = RunningTarget(url, str(model), reconfigure=allow_reconfigure) if url else None
     measured = measure(request, runtime=find_runtime(), console=console, running=running)
@@ -78,6 +81,7 @@ def profile(
     data = {
         "curve": str(path.absolute()),
         "plot": str(drawn.absolute()) if drawn else None,
+        "left_out": measured.left_out,
         "series": [_as_dict(setting, one) for setting, one in series.items()],
     }
     shown = f"\nplot    {drawn}" if drawn else ""
@@ -130,4 +134,5 @@ def _us(value: float) -> str:
 
 def _footer(curve: ServiceCurve) -> str:
     others = "" if curve.foreign_cores is None else f"; other programs used {curve.foreign_cores:.1f} cores"
-    return f"{len(curve.runs)} runs in {curve.wall_s:.0f} s{others}"
+    missing = (f"left out for want of time, {setting}: {', '.join(what)}" for setting, what in curve.left_out.items())
+    return "\n".join([*missing, f"{len(curve.runs)} runs in {curve.wall_s:.0f} s{others}"])
