@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perf.bench import Bench, CandidateFailed, Subject
+from perf.bench import Bench
 from perf.compare import LOOKS, Verdict, gain, judge, settle
 from perf.input_data import write_input_data
 from perf.lengths import fit_to_model, traffic_lengths
@@ -21,6 +21,7 @@ from perf.provenance import conditions, session
 from perf.result import figures_of
 from perf.slo import Goal
 from perf.study import Record, Study, resumable, study_dir
+from perf.subject import CandidateFailed, Subject
 from perf.trial import Figures
 from perf.workload import Workload
 from tooling.console import Console, Progress, table
@@ -295,7 +296,7 @@ class _Comparing:
 
     def _affordable(self, side: Side, done: int, look: int, until_s: float) -> bool:
         """Whether the pairs up to the look still fit, or cost nothing because the study has them."""
-        if all(self._bench.holds(side.variant, number) for number in range(done, look)):
+        if all(self._bench.holds([side.variant], number) for number in range(done, look)):
             return True
         load_s = 0 if done else _LOAD_S
         return self._bench.spent_s + load_s + 2 * (look - done) * self._bench.run_s <= until_s

@@ -1,5 +1,5 @@
-"""Paired runs of one variant of a model and others, on one server, kept in the study. Layer: above analyzer, study and
-target."""
+"""Runs of one variant of a model and others in common rounds, on one server, kept in the study. Layer: above analyzer,
+study and target."""
 
 from __future__ import annotations
 
@@ -7,28 +7,24 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 from perf.client import encode
-from perf.compare import Side, pair_order
+from perf.compare import Side, round_order
 from perf.curve import ServiceCurve, read_curve, write_curve
 from perf.measurement import Measurement
 from perf.study import Record, Study, measurement_of
+from perf.subject import CandidateFailed, Identified, Load, Round, Stage, Subject, group_name, members
 from perf.transport import Transport
 from tooling.errors import ExternalError, Refused
 
 if TYPE_CHECKING:
     from perf.analyzer import PerfAnalyzer
     from perf.target import Target, Variant
-    from perf.workload import Workload
-    from tooling.config.proto import ModelConfig
-
-Stage = Literal["screen", "paired", "random arrivals", "bursts", "longer texts"]
 
 _BY_ACCIDENT = ("hung", "crashed", "interrupted", "missing", "unreachable")
 """Outcomes that say nothing about the setting: they end its comparison now, and the next tuning tries again."""
@@ -45,54 +41,8 @@ _WARM = 7
 CURVE_FILE = "curve.json"
 
 
-class CandidateFailed(Exception):
-    """A candidate that Triton refused or that could not be measured; the text says why."""
-
-
-class Identified(Protocol):
-    """A candidate, whatever else it is: its `id` is a key of `Subject.others`."""
-
-    @property
-    def id(self) -> str: ...
-
-
-class Load(NamedTuple):
-    """Traffic, and the file with its requests."""
-
-    workload: Workload
-    input_file: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What is measured: the base, the others by their ids, the traffic, and the window asked for.
-
-    `model` and `base_name` are for messages; `inputs` are the requests of those of the others that take other ones.
-    `asked` is the configuration of the model that requests go to, where that is not the base (perf.pipeline).
-    """
-
-    model: str
-    base: Variant
-    others: Mapping[str, Variant]
-    workload: Workload
-    input_file: Path
-    window_ms: int
-    base_name: str = "the current config"
-    inputs: Mapping[str, Path] = field(default_factory=dict)
-    asked: ModelConfig | None = None
-
-    @property
-    def batching(self) -> bool:
-        """Whether perf_analyzer stacks the rows of a request."""
-        return bool((self.asked or self.base.config).max_batch_size > 0)
-
-    def load(self, other: str = "") -> Load:
-        """The traffic as the base gets it, or one of the others."""
-        return Load(self.workload, self.inputs.get(other, self.input_file))
-
-
 class Bench:
-    """Measures pairs; what the study holds already is returned from there, so a server starts only when needed.
+    """Measures rounds; what the study holds already is returned from there, so a server starts only when needed.
 
     A context manager: leaving it leaves the target. `spent_s` adds up the time of all that was asked so far, whether
     measured now or recalled, so that decisions on a time budget are the same when a study is resumed; `measured`
@@ -103,6 +53,7 @@ class Bench:
         self._subject, self._study, self._target, self._analyzer = subject, study, target, analyzer
         self._stack = ExitStack()
         self._entered = self._settled = self._based = False
+        self._beside: Sequence[Identified] = ()
         self._mark = time.monotonic()
         kinds = ("measurement", "failure", "window", "curve", "restart")
         self._known = {_key(r): r for r in study.records if r["record"] in kinds}
@@ -167,41 +118,73 @@ class Bench:
         self.spent_s += known["spent_s"]
         return known
 
-    def holds(self, candidate: Identified, number: int) -> bool:
-        """Whether the study has this pair of the comparison already, so that it costs nothing more."""
-        identity = {"record": "measurement", "candidate": candidate.id, "stage": "paired", "pair": number}
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """The groups that the study has begun to compare, by name: the ids of their members."""
+        begun = (r for r in self._known.values() if (r.get("stage"), r.get("side")) == ("paired", "A"))
+        return {record["candidate"]: members(record["candidate"]) for record in begun}
+
+    def holds(self, candidates: Sequence[Identified], number: int, group: str = "") -> bool:
+        """Whether the study has this round of the comparison already, so that it costs nothing more."""
+        runs = [(group or group_name(candidates), "A"), *((one.id, "B") for one in candidates)]
+        identity = {"record": "measurement", "stage": "paired", "pair": number}
         return all(
-            any(_key({**identity, "side": side, "attempt": attempt}) in self._known for attempt in (1, 2))
-            for side in ("A", "B")
+            any(_key({**identity, "candidate": id_, "side": side, "attempt": n}) in self._known for n in (1, 2))
+            for id_, side in runs
         )
 
     def pair(
         self, candidate: Identified, stage: Stage, number: int, load: Load | None = None
     ) -> tuple[Measurement, Measurement]:
-        """The pair of runs numbered from 0: the base's and the candidate's, under the subject's traffic or another.
+        """A round of one: the runs of the base and the candidate. Raises CandidateFailed when the candidate's fails,
+        and what `round` does."""
+        found = self.round([candidate], stage, number, load)
+        if found.base is None or found.failed:
+            raise CandidateFailed(found.failed[candidate.id])
+        return found.base, found.others[candidate.id]
 
-        Raises CandidateFailed when the candidate's fails; Refused or ExternalError when the base's does; ExternalError
-        when the server died or another one has its address.
+    def round(
+        self, candidates: Sequence[Identified], stage: Stage, number: int, load: Load | None = None, group: str = ""
+    ) -> Round:
+        """The round numbered from 0: the base and the candidates one after the other, under the subject's traffic or
+        another. All are loaded meanwhile, where the target can. `group` is the name of the candidates' runs in common,
+        by default made of theirs: the same in every round, though some leave.
+
+        Raises Refused or ExternalError when the base's run fails; ExternalError when the server died or another one
+        has its address.
         """
-        points = {side: self._measure(candidate, stage, number, side, load) for side in pair_order(number)}
-        return points["A"], points["B"]
+        self._beside = candidates
+        points: dict[str, Measurement] = {}
+        base: Measurement | None = None
+        failed: dict[str, str] = {}
+        for one in round_order([None, *candidates], number):
+            try:
+                if one is None:
+                    base = self._measure(group or group_name(candidates), None, stage, number, load)
+                else:
+                    points[one.id] = self._measure(one.id, one, stage, number, load)
+            except CandidateFailed as failure:
+                if one:  # else all of them failed, and each is told of when its turn comes
+                    failed[one.id] = str(failure)
+        return Round(base, points, failed)
 
-    def _measure(self, candidate: Identified, stage: Stage, pair: int, side: Side, load: Load | None) -> Measurement:
-        """A run that counts: the second one after a bad one that chance explains, and a calm one after a disturbed.
+    def _measure(self, id_: str, other: Identified | None, stage: Stage, pair: int, load: Load | None) -> Measurement:
+        """A run that counts, of another or of the base: the second one after a bad one that chance explains, and a calm
+        one after a disturbed.
 
         Never the better of two: on a full host others get less where we get more, so the calmer is the faster one.
         """
-        identity = {"candidate": candidate.id, "stage": stage, "pair": pair, "side": side}
-        load = load or self._subject.load(candidate.id if side == "B" else "")
-        point = self._point(candidate, {**identity, "attempt": 1}, load)
+        side: Side = "B" if other else "A"
+        identity = {"candidate": id_, "stage": stage, "pair": pair, "side": side}
+        load = load or self._subject.load(id_ if other else "")
+        point = self._point(other, {**identity, "attempt": 1}, load)
         if point.status in _TRANSIENT or self._worth_repeating(point):
-            again = self._point(candidate, {**identity, "attempt": 2}, load)
+            again = self._point(other, {**identity, "attempt": 2}, load)
             self._in_vain = self._in_vain + 1 if again.disturbed else 0
             point = again if not point.ok or (again.ok and not again.disturbed) else point
         if point.ok:
             return point
         reason = f"{point.status}: {point.message}" if point.message else point.status
-        if side == "B":
+        if other:
             raise CandidateFailed(reason)
         kind = Refused if point.status == "saturated" else ExternalError
         what = f"{self._subject.base_name} cannot be measured: {reason}"
@@ -213,11 +196,10 @@ class Bench:
             self._in_vain = 0
         return point.ok and point.disturbed and self._in_vain < _IN_VAIN
 
-    def _point(self, candidate: Identified, identity: Record, load: Load) -> Measurement:
+    def _point(self, other: Identified | None, identity: Record, load: Load) -> Measurement:
         """A run from the study, or a new one."""
-        measured, failed = {"record": "measurement", **identity}, {"record": "failure", "candidate": candidate.id}
-        record = self._known.get(_key(measured)) or self._known.get(_key(failed))
-        record = record or self._take(candidate, identity, load)
+        record = self._known.get(_key({"record": "measurement", **identity})) or (other and self._failure(other))
+        record = record or self._take(other, identity, load)
         if record["record"] == "failure":
             self.spent_s += record["spent_s"]
             raise CandidateFailed(record["reason"])
@@ -226,27 +208,41 @@ class Bench:
         self._walls.append(point.wall_s)
         return point
 
-    def _take(self, candidate: Identified, identity: Record, load: Load) -> Record:
+    def _take(self, other: Identified | None, identity: Record, load: Load) -> Record:
         """Load what is needed and measure. A failure of the base is noted but never recalled: it ends this
         tuning, and the next one tries again."""
-        ours, first = identity["side"] == "B", identity["attempt"] == 1
-        other = self._subject.others[candidate.id]
-        name = "" if ours else self._serve(self._subject.base)
-        if ours or self._target.side_by_side:  # idle beside the base, so that both run under equal conditions
-            try:
-                loaded = self._serve(other)
-            except Refused as refusal:
-                reason = f"Triton refuses it: {refusal.problems[0].what}"
-                return self._keep({"record": "failure", "candidate": candidate.id, "reason": reason})
-            name = loaded if ours else name
+        others = self._subject.others
+        if not all(map(self._failure, self._beside)):
+            self._enter()
+            self._target.hold(*(others[one.id] for one in self._beside))
+            for one in self._beside if self._target.side_by_side else filter(None, [other]):  # idle, equal for all
+                self._load(one)
+        if other and (failure := self._failure(other)):
+            return failure
+        if all(map(self._failure, self._beside)):
+            raise CandidateFailed("none is left to compare with")
+        name = self._serve(others[other.id] if other else self._subject.base)
         parts = ("stage", "candidate", "pair", "side", "attempt")
         where = "-".join(str(identity[part]) for part in parts).replace(" ", "_")
         point = self._run(name, where, load)
         self.measured += 1
-        kept = ours and point.status not in _BY_ACCIDENT
-        final = point.ok or kept or (first and point.status in _TRANSIENT)
+        kept = other is not None and point.status not in _BY_ACCIDENT
+        final = point.ok or kept or (identity["attempt"] == 1 and point.status in _TRANSIENT)
         record = {"record": "measurement" if final else "aborted", **identity}
         return self._keep({**record, "raw": f"raw/{where}", "measurement": point.to_dict()})
+
+    def _load(self, other: Identified) -> None:
+        """Load another; a refusal is kept as its failure."""
+        if self._failure(other) is None:
+            try:
+                self._serve(self._subject.others[other.id])
+            except Refused as refusal:
+                reason = f"Triton refuses it: {refusal.problems[0].what}"
+                self._keep({"record": "failure", "candidate": other.id, "reason": reason})
+
+    def _failure(self, other: Identified) -> Record | None:
+        """Why another cannot be loaded, if that is known."""
+        return self._known.get(_key({"record": "failure", "candidate": other.id}))
 
     def _keep(self, record: Record) -> Record:
         """Write a record with the time since the last one; loading and warming up count for the run after them."""

@@ -6,8 +6,9 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+T = TypeVar("T")
 Side = Literal["A", "B"]
 Outcome = Literal["better", "worse", "tie", "undecided"]
 
@@ -50,9 +51,9 @@ class Verdict:
         return asdict(self)
 
 
-def pair_order(pair: int) -> tuple[Side, Side]:
-    """Which side runs first in the pair numbered from 0: A B, B A, A B … so that a drift hits both sides alike."""
-    return ("A", "B") if pair % 2 == 0 else ("B", "A")
+def round_order(sides: Sequence[T], number: int) -> list[T]:
+    """Who runs first in the round numbered from 0: A B, B A, A B … so that a drift hits all sides alike."""
+    return list(sides) if number % 2 == 0 else list(reversed(sides))
 
 
 def gain(score_a: float, score_b: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,13 +35,30 @@ class Room:
     def refusal(self, one: Candidate, beside: Candidate) -> str | None:
         """Why a setting is not loaded beside the current one; None when it fits."""
         count = instances_in_effect(one.knobs)
-        needed = (count + instances_in_effect(beside.knobs)) * self.instance_bytes
+        needed = self.bytes_of(one) + self.bytes_of(beside)
         if needed <= self.free_bytes:
             return None
         return (
             f"{count} instance{'s' * (count != 1)} beside those of the current config take about "
             f"{needed / 2**30:.1f} GiB, of {self.free_bytes / 2**30:.1f} GiB of {self.kind} that are free"
         )
+
+    def groups(self, candidates: Sequence[Candidate], beside: Candidate) -> list[list[Candidate]]:
+        """Them in their order, those together that fit beside the current one at once."""
+        found: list[list[Candidate]] = []
+        left_bytes = 0
+        for one in candidates:
+            needed_bytes = self.bytes_of(one)
+            if not found or needed_bytes > left_bytes:
+                found.append([])
+                left_bytes = self.free_bytes - self.bytes_of(beside)
+            found[-1].append(one)
+            left_bytes -= needed_bytes
+        return found
+
+    def bytes_of(self, one: Candidate) -> int:
+        """What all instances of a setting take."""
+        return instances_in_effect(one.knobs) * self.instance_bytes
 
     def left_out(self, candidates: Iterable[Candidate], beside: Candidate) -> tuple[str, ...]:
         """Why some of them do not fit, each reason once."""

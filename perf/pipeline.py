@@ -69,8 +69,8 @@ def _onnx(model_dir: Path) -> tuple[Path, int] | None:
 
 
 class PipelineTarget(EmbeddedTarget):
-    """A server of our own that has the ensemble twice, once for each of the two configurations of its part that are
-    loaded; the ensemble's other models serve both."""
+    """A server of our own that has the ensemble once for each of the configurations of its part that are loaded; its
+    other models serve them all."""
 
     def __init__(self, front: Front, runtime: Runtime) -> None:
         super().__init__(front.model_dir.parent, runtime)
@@ -84,15 +84,14 @@ class PipelineTarget(EmbeddedTarget):
             try:
                 self.server.load(self._named(part.name), self._config(part.name))
             except Refused:
-                self.server.unload(part.name)
-                self._other = None
+                super()._leave(part.name)
                 raise
         return Served(self._fronts[part.name], part.fresh)
 
-    def _leave_other(self) -> None:
-        if self._other:
-            self.server.unload(self._fronts[self._other[0]])  # it is of no use without its part, which goes next
-        super()._leave_other()
+    def _leave(self, *names: str) -> None:
+        for name in names:
+            self.server.unload(self._fronts[name])  # it is of no use without its part, which goes next
+        super()._leave(*names)
 
     def _named(self, part: str) -> str:
         """The ensemble that has this part; the first one keeps its own name."""

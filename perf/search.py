@@ -1,18 +1,20 @@
-"""The measuring part of a search: screen candidates, compare the best in pairs, within a budget. Layer: above bench."""
+"""The measuring part of a search: screen candidates, compare the best in common rounds, within a budget. Layer: above
+bench."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from perf.bench import Bench, CandidateFailed, Load, Stage
+from perf.bench import Bench
 from perf.compare import LOOKS, Verdict, gain, judge, settle
 from perf.grid import Candidate
 from perf.measurement import Measurement
 from perf.slo import Goal, Slo
+from perf.subject import CandidateFailed, Load, Stage, group_name
 from perf.trial import Figures, State, Trial, within_limit
 from tooling.console import Console, Progress
 from tooling.errors import Refused
@@ -27,6 +29,7 @@ CUT = 0.9
 _LOAD_S = 4.0
 """About what loading a model and warming it up takes; only decides what still fits into the budget."""
 _BUDGET, _START = "budget used up", "cold start"
+Fitting = Callable[[Sequence[Candidate]], Sequence[Sequence[Candidate]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,44 @@ class _Screened:
         figures = Figures.of(self.points)
         return Trial(
             self.candidate, state, figures, self.ratio, None, reason, self.admissible, predicted_ratio=self.predicted
+        )
+
+
+@dataclass(slots=True)
+class _Contender:
+    """One of the settings of common rounds, with its runs, those of the current config beside them, and what they say
+    so far."""
+
+    screened: _Screened
+    points: list[Measurement] = field(default_factory=list)
+    current: list[Measurement] = field(default_factory=list)
+    gains: list[float] = field(default_factory=list)
+    verdict: Verdict | None = None
+    failure: str | None = None
+
+    @property
+    def candidate(self) -> Candidate:
+        return self.screened.candidate
+
+    @property
+    def open(self) -> bool:
+        return self.failure is None and (self.verdict is None or self.verdict.outcome == "undecided")
+
+    def trial(self, slo: Slo) -> Trial:
+        screened = self.screened
+        if self.failure is not None:
+            return Trial(self.candidate, "failed", Figures.of(self.points), screened.ratio, None, self.failure)
+        if self.verdict is None:
+            return screened.trial("not explored", _BUDGET)
+        return Trial(
+            self.candidate,
+            "compared",
+            Figures.of(self.points),
+            screened.ratio,
+            settle(self.verdict),
+            admissible=within_limit(self.points, slo),
+            against=Figures.of(self.current),
+            predicted_ratio=screened.predicted,
         )
 
 
@@ -63,10 +104,14 @@ class Budget:
 
 
 class Search:
-    """One search; nothing in it depends on the clock but `bench.spent_s`. `points` holds every run used."""
+    """One search; nothing in it depends on the clock but `bench.spent_s`. `points` holds every run used; `fitting`
+    divides settings into those that may be loaded at once."""
 
-    def __init__(self, bench: Bench, slo: Slo, budget: Budget, console: Console) -> None:
+    def __init__(
+        self, bench: Bench, slo: Slo, budget: Budget, console: Console, fitting: Fitting = lambda found: [found]
+    ) -> None:
         self._bench, self._slo, self.budget, self._console = bench, slo, budget, console
+        self._fitting = fitting
         self._trials: dict[str, Trial] = {}
         self._measured = {"default"}
         self._current: list[Measurement] = []
@@ -87,23 +132,23 @@ class Search:
             self._current = []
             finalists = self._finalists(screened)
             self._progress.total -= LOOKS[0] * (min(FINALISTS, len(tries)) - len(finalists))
-            for finalist in finalists:
-                self._trials[finalist.candidate.id] = self._compare(finalist)
+            self._compare(finalists)
         return self.current(default, self._current or screening), tuple(self._trials[c.id] for c in tries)
 
     def confirm(self, finalists: Mapping[Candidate, float | None]) -> list[Trial]:
         """Compare settings chosen beforehand, with the ratio that a prediction gives each, if any, in this order."""
-        trials = []
-        with self._console.progress("tuning", LOOKS[0] * len(finalists)) as self._progress:
+        ones = [_Screened(candidate, predicted=predicted) for candidate, predicted in finalists.items()]
+        with self._console.progress("tuning", LOOKS[0] * len(ones)) as self._progress:
             self._bench.prepare()
-            for candidate, predicted in finalists.items():
-                if self.points or self._affordable(candidate, _LOAD_S, pairs=LOOKS[0]):
-                    trials.append(self._compare(_Screened(candidate, predicted=predicted)))
-                else:  # an answer from nothing would be none
-                    rough = self._screen(candidate)
-                    left = rough and replace(rough, predicted=predicted).trial("not explored", _BUDGET)
-                    trials.append(left or self._trials[candidate.id])
-        return trials
+            if ones and not self.points and not self._affordable(ones[:1], LOOKS[0]):  # from nothing is no answer
+                rough = self._screen(ones[0].candidate)
+                if rough:
+                    rough = replace(rough, predicted=ones[0].predicted)
+                    self._trials[rough.candidate.id] = rough.trial("not explored", _BUDGET)
+                self._compare(ones[1:])
+            else:
+                self._compare(ones)
+        return [self._trials[candidate.id] for candidate in finalists]
 
     def current(self, default: Candidate, points: Sequence[Measurement] = ()) -> Trial:
         """The current config, from these runs or from all of the comparisons."""
@@ -117,7 +162,7 @@ class Search:
         """
         found = []
         for stage, load in loads.items():
-            if not self._affordable(candidate, 0, pairs=SCREEN_PAIRS):
+            if not self._affordable([_Screened(candidate)], SCREEN_PAIRS, loaded=True):
                 break
             about: dict[str, Any] = {"name": stage, "workload": str(load.workload)}
             try:
@@ -150,7 +195,8 @@ class Search:
 
         The first candidate is measured whatever the budget: an answer from nothing would be none.
         """
-        if self.points and not self._affordable(candidate, 2 * _LOAD_S, pairs=SCREEN_PAIRS + LOOKS[0]):
+        again = [_Screened(candidate)] * 2  # now, and in the comparison
+        if self.points and not self._affordable(again, SCREEN_PAIRS + LOOKS[0]):
             self._trials[candidate.id] = Trial(candidate, "not explored", reason=_BUDGET)
             self._progress.total -= SCREEN_PAIRS
             return None
@@ -173,7 +219,8 @@ class Search:
         limited = bool(self._slo.terms)
         ranked = sorted(screened, key=lambda s: (s.admissible is False, -(s.ratio or 0)))
         able = [s for s in ranked if limited or (s.ratio or 0) >= CUT]
-        begun = [s for s in ranked if self._bench.holds(s.candidate, 0)]
+        known = {id_ for ids in self._bench.groups().values() for id_ in ids}
+        begun = [s for s in ranked if s.candidate.id in known]
         finalists = begun + [s for s in able if s not in begun][: max(0, FINALISTS - len(begun))]
         for out in ranked:
             if out not in finalists:
@@ -181,42 +228,69 @@ class Search:
                 self._trials[out.candidate.id] = out.trial("screened out", reason)
         return finalists
 
-    def _compare(self, screened: _Screened) -> Trial:
-        """Pairs of its own, up to the look that decides; the screening pairs, which chose it, do not count again."""
-        candidate, gains, current, points = screened.candidate, list[float](), list[Measurement](), list[Measurement]()
-        verdict: Verdict | None = None
-        try:
-            for look in LOOKS:
-                missing = look - len(gains)
-                recorded = all(self._bench.holds(candidate, number) for number in range(len(gains), look))
-                if not recorded and not self._affordable(candidate, 0 if gains else _LOAD_S, pairs=missing):
-                    self._progress.total -= 0 if gains else missing
-                    break
-                self._progress.total += missing if gains else 0
-                for number in range(len(gains), look):
-                    a, b = self._pair(candidate, "paired", number)
-                    current.append(a)
-                    points.append(b)
-                    gains.append(self._gain(a, b))
-                    self._step(f"{candidate.label}: pair {number + 1} of {look}, {math.exp(gains[-1]):.2f}×")
-                verdict = judge(gains)
-                if verdict.outcome != "undecided":
-                    break
-        except CandidateFailed as failure:
-            return Trial(candidate, "failed", Figures.of(points), screened.ratio, None, str(failure))
-        if verdict is None:
-            return screened.trial("not explored", _BUDGET)
-        admissible = within_limit(points, self._slo)
-        return Trial(
-            candidate,
-            "compared",
-            Figures.of(points),
-            screened.ratio,
-            settle(verdict),
-            admissible=admissible,
-            against=Figures.of(current),
-            predicted_ratio=screened.predicted,
-        )
+    def _compare(self, finalists: Sequence[_Screened]) -> None:
+        """Each of them against the current config: in common rounds with those it may be loaded with. Groups that the
+        study has begun stay as they are. The screening pairs, which chose them, do not count again."""
+        rest = {one.candidate.id: one for one in finalists}
+        for group, ids in self._bench.groups().items():
+            members = [rest.pop(id_) for id_ in ids if id_ in rest]
+            if members:
+                self._contest(group, members)
+        for together in self._fitting([one.candidate for one in rest.values()]) if rest else ():
+            self._contest(group_name(together), [rest[candidate.id] for candidate in together])
+
+    def _contest(self, group: str, members: Sequence[_Screened]) -> None:
+        """Rounds up to the look that decides; whoever is decided, failed or beyond the budget leaves."""
+        contenders, done = [_Contender(one) for one in members], 0
+        for look in LOOKS:
+            inside = self._affordable_ones([one for one in contenders if one.open], group, done, look)
+            if not done:
+                self._progress.total -= LOOKS[0] * (len(members) - len(inside))
+            elif inside:
+                self._progress.total += (look - done) * len(inside)
+            for number in range(done, look):
+                self._round(group, [one for one in inside if one.failure is None], number, look)
+            for one in inside:
+                if one.failure is None:
+                    one.verdict = judge(one.gains)
+            done = look
+        self._trials |= {one.candidate.id: one.trial(self._slo) for one in contenders}
+
+    def _affordable_ones(self, those: list[_Contender], group: str, done: int, look: int) -> list[_Contender]:
+        """As many as the budget allows to be taken to the next look, the most promising of them."""
+        ranked = sorted(those, key=lambda one: -(one.verdict.ratio if one.verdict else 0))
+        for count in range(len(ranked), 0, -1):
+            inside = [one for one in those if one in ranked[:count]]
+            recorded = all(
+                self._bench.holds([one.candidate for one in inside], number, group) for number in range(done, look)
+            )
+            screened = [one.screened for one in inside]
+            if recorded or self._affordable(screened, look - done, loaded=done > 0):
+                return inside
+        return []
+
+    def _round(self, group: str, inside: Sequence[_Contender], number: int, look: int) -> None:
+        """One run of the current config and one of each of those inside."""
+        if not inside:
+            return
+        found = self._bench.round([one.candidate for one in inside], "paired", number, group=group)
+        if found.base:
+            self.points.append(found.base)
+            self._current.append(found.base)
+        told = []
+        for one in inside:
+            name = one.candidate.id
+            one.failure = found.failed.get(name)
+            if one.failure is not None or found.base is None:
+                told.append(f"{one.candidate.label}: failed, {one.failure}")
+                continue
+            self._measured.add(name)
+            self.points.append(found.others[name])
+            one.current.append(found.base)
+            one.points.append(found.others[name])
+            one.gains.append(self._gain(found.base, found.others[name]))
+            told.append(f"{one.candidate.label} {math.exp(one.gains[-1]):.2f}×")
+        self._step(f"round {number + 1} of {look}: {'; '.join(told)}", len(inside))
 
     def _step(self, note: str, pairs: int = 1) -> None:
         """Tell what was measured; what came from the study took no time, so it is no part of the pace."""
@@ -236,8 +310,10 @@ class Search:
     def _gain(self, a: Measurement, b: Measurement) -> float:
         return gain(*(self._slo.objective.score(point) or 0.0 for point in (a, b)))
 
-    def _affordable(self, candidate: Candidate, seconds: float, *, pairs: int) -> bool:
-        most = self.budget.points
-        if most is not None and len(self._measured | {candidate.id}) > most:
+    def _affordable(self, those: Sequence[_Screened], rounds: int, *, loaded: bool = False) -> bool:
+        """Whether so many more rounds of them and the current config fit into the budget."""
+        most, ids = self.budget.points, {one.candidate.id for one in those}
+        if most is not None and len(self._measured | ids) > most:
             return False
-        return self._bench.spent_s + seconds + 2 * pairs * self._bench.run_s <= self.budget.seconds
+        seconds = (0 if loaded else _LOAD_S * len(those)) + rounds * (len(ids) + 1) * self._bench.run_s
+        return self._bench.spent_s + seconds <= self.budget.seconds

@@ -61,7 +61,7 @@ class Target(ABC):
     server: EmbeddedServer | RunningServer
     protocol: Literal["grpc", "http"]
     side_by_side: bool
-    """Whether two variants stay loaded; else each takes the place of the other."""
+    """Whether several variants stay loaded; else each takes the place of the other."""
 
     @abstractmethod
     def __enter__(self) -> Target: ...
@@ -91,6 +91,9 @@ class Target(ABC):
     @abstractmethod
     def serve(self, variant: Variant) -> Served:
         """Make the variant answer. Raises Refused when Triton refuses it, UsageError when it may not be loaded."""
+
+    def hold(self, *variants: Variant) -> None:  # noqa: B027 - nothing to do where one takes the place of the other
+        """Which variants, beside the first, `serve` may leave loaded from now on; by default the one served."""
 
     def reload(self, variant: Variant) -> tuple[str, float] | None:
         """Load a variant other than the first anew: its name and the seconds until it was ready; None where models are
@@ -134,17 +137,18 @@ def embedded_facts() -> dict[str, Any]:
 
 
 class EmbeddedTarget(Target):
-    """A server of our own, started on entering. The first variant stays loaded; each other takes the place of the one
-    before it, so that two answer side by side and no time passes between their runs."""
+    """A server of our own, started on entering. The first variant stays loaded, and beside it those that are held, so
+    that they answer side by side and no time passes between their runs."""
 
     server: EmbeddedServer
     protocol, side_by_side = "grpc", True
 
     def __init__(self, repository: Path, runtime: Runtime, options: ServerOptions = _DEFAULTS) -> None:
         self.server = EmbeddedServer(repository, runtime, options)
-        self._first: tuple[str, Variant] | None = None
-        self._other: tuple[str, Variant] | None = None
-        self._names: dict[Path, str] = {}
+        self._loaded: dict[str, Variant] = {}
+        """What is loaded, by its name; the first variant is the first."""
+        self._held: tuple[Variant, ...] = ()
+        self._aliases: dict[Path, list[str]] = {}
 
     def __enter__(self) -> EmbeddedTarget:
         self.server.__enter__()
@@ -171,30 +175,33 @@ class EmbeddedTarget(Target):
         return embedded_facts()
 
     def serve(self, variant: Variant) -> Served:
-        for loaded in (self._first, self._other):
-            if loaded and loaded[1] == variant:
-                return Served(loaded[0], fresh=False)
+        name = next((name for name, one in self._loaded.items() if one == variant), None)
+        if name:
+            return Served(name, fresh=False)
+        self._leave(*(one for one in self._others() if self._loaded[one] not in self._held))
         name = self._name(variant)
-        self._leave_other()
         config = type(variant.config)()
         config.CopyFrom(variant.config)
         config.name = name
         self.server.load(name, config)
-        if self._first is None:
-            self._first = (name, variant)
-        else:
-            self._other = (name, variant)
+        self._loaded[name] = variant
         return Served(name, fresh=True)
 
+    def hold(self, *variants: Variant) -> None:
+        self._held = variants
+
     def reload(self, variant: Variant) -> tuple[str, float] | None:
-        self._leave_other()
+        self._leave(*self._others())
         start = time.monotonic()
         return self.serve(variant).name, time.monotonic() - start
 
-    def _leave_other(self) -> None:
-        if self._other:
-            old, self._other = self._other[0], None
-            self.server.unload(old)
+    def _others(self) -> list[str]:
+        return list(self._loaded)[1:]
+
+    def _leave(self, *names: str) -> None:
+        for name in names:
+            del self._loaded[name]
+            self.server.unload(name)
 
     @property
     def http_url(self) -> str:
@@ -209,16 +216,17 @@ class EmbeddedTarget(Target):
             self.server.stats(name)
 
     def _name(self, variant: Variant) -> str:
-        """The first variant's own, or a second name for the files of another's directory."""
+        """The first variant's own, or another name for the files of its directory that is free."""
         directory = variant.model_dir
         assert directory is not None, "a server of our own needs the model's files"
-        if self._first is None:
+        if not self._loaded:
             return directory.name
-        if directory not in self._names:
-            count = len(self._names)
-            self._names[directory] = f"{self._first[0]}.candidate{f'-{count + 1}' if count else ''}"
-            self.server.alias(self._names[directory], directory)
-        return self._names[directory]
+        names = self._aliases.setdefault(directory, [])
+        if all(name in self._loaded for name in names):
+            count = sum(map(len, self._aliases.values()))
+            names.append(f"{next(iter(self._loaded))}.candidate{f'-{count + 1}' if count else ''}")
+            self.server.alias(names[-1], directory)
+        return next(name for name in names if name not in self._loaded)
 
 
 class OnServer(Target):

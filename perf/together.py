@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perf.compare import pair_order
+from perf.compare import round_order
 from perf.grid import Candidate
 from perf.input_data import write_input_data
 from perf.measurement import Measurement
@@ -61,7 +61,7 @@ class Together:
 
     def pair(self, choice: Choice, stage: str, number: int) -> tuple[dict[str, Measurement], dict[str, Measurement]]:
         """One run of all with the configs as they are, and one with the choice."""
-        sides = {side: self._side(choice, stage, number, side) for side in pair_order(number)}
+        sides = {side: self._side(choice, stage, number, side) for side in round_order("AB", number)}
         return sides["A"], sides["B"]
 
     def _side(self, choice: Choice, stage: str, number: int, side: str) -> dict[str, Measurement]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perf.bench import Bench, Load, Stage, Subject
+from perf.bench import Bench
 from perf.buckets import pad
 from perf.curve import ServiceCurve, Setting
 from perf.findings import findings
@@ -25,6 +25,7 @@ from perf.provenance import session
 from perf.result import DIRECT, TuneResult
 from perf.search import Search
 from perf.study import Study, resumable
+from perf.subject import Load, Stage, Subject
 from perf.sweep import Sweep, requests_to_play
 from perf.target import EmbeddedTarget, RunningTarget, Variant, embedded_facts
 from perf.trial import Trial, choose
@@ -94,7 +95,7 @@ def tune(
             console.warning(caution)
         variants = _Variants(request, plan, study.directory)
         with resumable(), Bench(variants.subject, study, target, analyzer) as bench:
-            search = Search(bench, request.slo, request.budget.without(len(plan.forms)), console)
+            search = Search(bench, request.slo, request.budget.without(len(plan.forms)), console, plan.fitting)
             found = _search(request, plan, variants, target, bench, search, console)
             if not search.points:
                 raise Refused(problems=[Problem(t.reason or t.state, where=t.candidate.label) for t in found.trials])

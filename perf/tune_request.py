@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,7 +72,7 @@ class Plan:
     """A request with all it stands on: `free` is the config that settings are applied to, with one
     instance group; `tries` are for a direct search, `wide` for the simulator, `forms` for the setting found; `header`
     names the question, which finds its study in `study_dir` again. Behind a `front` the model is one of an ensemble,
-    which requests, workload and `signature` are for."""
+    which requests, workload and `signature` are for. `room` is the memory that settings are loaded into."""
 
     model_dir: Path
     front: Front | None
@@ -88,6 +88,11 @@ class Plan:
     header: Record
     study_dir: Path
     left_out: tuple[str, ...] = ()
+    room: Room | None = None
+
+    def fitting(self, those: Sequence[Candidate]) -> Sequence[Sequence[Candidate]]:
+        """Settings, divided into those that fit into memory at once beside the current config."""
+        return self.room.groups(those, self.default) if self.room else [those]
 
     def variant(self, one: Candidate) -> Variant:
         """A setting as it is loaded: its configuration, and the files of its form of the model."""
@@ -181,7 +186,7 @@ def within_memory(plan: Plan, *, gpu: bool) -> Plan:
     left_out = room.left_out((*plan.tries, *plan.wide), plan.default)
     if not tries:
         raise Refused("no setting fits into memory", where=plan.model_dir, got="; ".join(left_out))
-    return replace(plan, tries=tries, wide=broad, left_out=left_out)
+    return replace(plan, tries=tries, wide=broad, left_out=left_out, room=room)
 
 
 def _settings(

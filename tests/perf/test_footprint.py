@@ -25,6 +25,14 @@ def test_what_fits_beside_the_current_config() -> None:
     assert room.refusal(Candidate("auto", Knobs()), CURRENT) is None, "Triton makes two on the CPU"
 
 
+def test_settings_loaded_together_fit_together() -> None:
+    room = Room(10 << 30, "memory", 2 << 30)
+    tries = [Candidate(f"{n}-{number}", Knobs(instance_count=n)) for number, n in enumerate((1, 2, 2, 4, 1))]
+    groups = room.groups(tries, CURRENT)
+    assert [[one.id for one in group] for group in groups] == [["1-0", "2-1"], ["2-2"], ["4-3"], ["1-4"]]
+    assert room.groups([], CURRENT) == []
+
+
 def test_weights_beside_the_graph_count(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"x" * (1 << 20))
     (tmp_path / "model.onnx.data").write_bytes(b"x" * (3 << 20))

@@ -297,6 +297,12 @@ def test_the_embedded_server_keeps_two_side_by_side(repository: Path, runtime: A
         assert (
             target.server.model_config("double.candidate")["dynamic_batching"]["max_queue_delay_microseconds"] == 2_000
         )
+        target.hold(*others)
+        assert target.serve(others[0]) == ("double.candidate-2", True)
+        assert [target.serve(one) for one in others] == [("double.candidate-2", False), ("double.candidate", False)]
+        target.hold(others[1])
+        assert target.reload(others[1])
+        assert [target.serve(one).fresh for one in (base, others[1])] == [False, False]
         os.kill(target.pid, signal.SIGKILL)
         with pytest.raises(ExternalError, match="was killed by SIGKILL"):
             for _ in range(100):

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from perf.bench import Bench, CandidateFailed, Subject
+from perf.bench import Bench
 from perf.grid import Candidate
 from perf.measurement import Measurement
 from perf.study import Study
+from perf.subject import CandidateFailed, Subject
 from perf.target import Variant
 from perf.workload import Workload
 from tooling.config.knobs import Knobs
@@ -27,10 +28,12 @@ def run(
     attempt: int = 1,
     record: str = "measurement",
     others: float = 0.0,
+    candidate: str = "a",
+    stage: str = "screen",
 ) -> dict[str, Any]:
     figures: dict[str, Any] = {"throughput_rps": 100.0 + attempt, "wall_s": 1.5, "foreign_cores": others}
     point = Measurement(status=status, load={"mode": "concurrency", "value": 8}, **figures)
-    identity = {"candidate": "a", "stage": "screen", "pair": pair, "side": side, "attempt": attempt}
+    identity = {"candidate": candidate, "stage": stage, "pair": pair, "side": side, "attempt": attempt}
     return {"record": record, **identity, "raw": "raw/x", "measurement": point.to_dict(), "spent_s": 2.0}
 
 
@@ -42,8 +45,8 @@ def bench(tmp_path: Path) -> Iterator[Any]:
         def make(*records: dict[str, Any]) -> Bench:
             for record in ({"record": "window", "window_ms": 450, "spent_s": 5.0}, *records):
                 study.append(record)
-            base, other = Variant("default", None), Variant("a", None)
-            subject = Subject("m", base, {"a": other}, Workload(concurrency=8), tmp_path / "input.json", 300)
+            base, others = Variant("default", None), {name: Variant(name, None) for name in "ab"}
+            subject = Subject("m", base, others, Workload(concurrency=8), tmp_path / "input.json", 300)
             return Bench(subject, study, None, None)  # type: ignore[arg-type]
 
         yield make
@@ -93,6 +96,28 @@ def test_a_host_that_stays_busy_is_taken_as_it_is(bench: Any) -> None:
     for pair in range(5):
         made.pair(CANDIDATE, "screen", pair)
     assert made.spent_s == 2.0 * (8 + 3 + 3)
+
+
+def test_a_round_shares_the_run_of_the_current_config(bench: Any) -> None:
+    group, other = "a+b", Candidate("b", Knobs(instance_count=2), ("instance_count",))
+    paired: dict[str, Any] = {"stage": "paired"}
+    first = [run("A", candidate=group, **paired), run("B", candidate="b", **paired), run("B", **paired)]
+    second = [run("A", candidate=group, pair=1, **paired), run("B", pair=1, **paired)]
+    refused = {"record": "failure", "candidate": "b", "reason": "Triton refuses it: no", "spent_s": 1.0}
+    made = bench(*first, *second, refused)
+    assert made.groups() == {group: ("a", "b")}
+    assert [made.holds([CANDIDATE, other], number) for number in range(2)] == [True, False]
+    assert made.holds([CANDIDATE], 1, group)
+    found = made.round([CANDIDATE, other], "paired", 0)
+    assert (found.base.ok, sorted(found.others), found.failed) == (True, ["a", "b"], {})
+    found = made.round([CANDIDATE, other], "paired", 1)
+    assert (found.base.ok, list(found.others), found.failed) == (True, ["a"], {"b": "Triton refuses it: no"})
+    assert (made.spent_s, made.measured) == (5 * 2.0 + 1.0, 0)
+
+
+def test_a_round_of_refused_candidates_measures_nothing(bench: Any) -> None:
+    made = bench({"record": "failure", "candidate": "a", "reason": "Triton refuses it: no", "spent_s": 1.0})
+    assert made.round([CANDIDATE], "paired", 0) == (None, {}, {"a": "Triton refuses it: no"})
 
 
 def test_a_refused_candidate_stays_refused(bench: Any) -> None:

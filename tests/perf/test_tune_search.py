@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from perf.bench import CandidateFailed, Load
 from perf.grid import Candidate
 from perf.measurement import Measurement
 from perf.search import FINALISTS, Budget, Search
 from perf.slo import Slo
+from perf.subject import CandidateFailed, Load, Round
 from perf.trial import Trial
 from perf.workload import Workload
 from tooling.config.knobs import Knobs
@@ -36,9 +36,13 @@ class Bench:
         self.spent_s, self.measured = 0.0, 0
         self.asked: list[tuple[str, str, int]] = []
         self.recorded: dict[str, int] = {}
+        self.groups_asked: list[str] = []
 
-    def holds(self, candidate: Candidate, number: int) -> bool:
-        return number < self.recorded.get(candidate.id, 0)
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        return {name: tuple(name.split("+")) for name in self.recorded}
+
+    def holds(self, candidates: list[Candidate], number: int, group: str = "") -> bool:
+        return number < self.recorded.get(group, 0)
 
     def prepare(self) -> None:
         self.spent_s += 3
@@ -50,6 +54,20 @@ class Bench:
         self.spent_s += 2
         self.measured += self.fresh
         return self.point(100.0 * next(self.noise)), self.point(self.speeds[candidate.id])
+
+    def round(self, candidates: list[Candidate], stage: str, number: int, group: str = "") -> Round:
+        others, failed = {}, {}
+        self.groups_asked.append(group)
+        for one in candidates:
+            self.asked.append((one.id, stage, number))
+            if self.failing.get(one.id, 99) < len([a for a in self.asked if a[0] == one.id]):
+                failed[one.id] = "Triton refuses it: no"
+            else:
+                others[one.id] = self.point(self.speeds[one.id])
+        base = self.point(100.0 * next(self.noise)) if others else None
+        self.spent_s += bool(base) + len(others)
+        self.measured += self.fresh
+        return Round(base, others, failed)
 
     @staticmethod
     def point(rps: float) -> Measurement:
@@ -73,7 +91,54 @@ def test_far_off_settings_are_screened_out_and_the_best_compared() -> None:
     assert trials["slow"].screen_ratio == pytest.approx(0.5, rel=0.02)
     assert trials["d"].reason == f"not among the best {FINALISTS}"
     assert {n: t.verdict.outcome for n, t in trials.items() if t.verdict} == dict.fromkeys("abc", "better")
-    assert len(run.points) == 2 * len(bench.asked)
+    assert len(run.points) == 5 * 2 * 2 + 6 * (1 + 3)  # screened in pairs, compared in rounds
+
+
+def test_the_best_are_compared_in_rounds_that_share_the_runs_of_the_current_config() -> None:
+    """Who is decided leaves; the others go on with the same group."""
+    bench = Bench({"a": 140.0, "b": 101.0, "c": 120.0}, noise=0.05)
+    run = Search(bench, Slo(), Budget(1_000), Console(quiet=True))  # type: ignore[arg-type]
+    a, b, c = run.confirm({Candidate(name, Knobs(), ("x",)): None for name in bench.speeds})
+    assert [t.verdict.pairs for t in (a, b, c) if t.verdict] == [6, 18, 6]
+    assert bench.asked[:6] == [(name, "paired", number) for number in range(2) for name in "abc"]
+    assert len(run.points) == 6 * 4 + 12 * 2
+    assert {t.against.runs for t in (a, c) if t.against} == {6}
+    assert set(bench.groups_asked) == {"a+b+c"}
+
+
+def test_the_budget_takes_as_many_to_the_rounds_as_it_can_pay() -> None:
+    bench = Bench({"a": 101.0, "b": 140.0, "c": 102.0}, noise=0.2)
+    run = Search(bench, Slo(), Budget(37), Console(quiet=True))  # type: ignore[arg-type]
+    a, b, c = run.confirm({Candidate(name, Knobs(), ("x",)): None for name in bench.speeds})
+    assert (c.state, c.reason) == ("not explored", "budget used up")
+    assert [t.verdict.pairs for t in (a, b) if t.verdict] == [6, 12], "of two undecided the more promising goes on"
+    assert a.outcome == "undecided (time budget used up after 6 of 18 pairs)"
+
+
+def test_one_that_fails_leaves_the_rounds() -> None:
+    bench = Bench({"a": 140.0, "b": 130.0}, failing={"b": 4})
+    run = Search(bench, Slo(), Budget(1_000), Console(quiet=True))  # type: ignore[arg-type]
+    a, b = run.confirm({Candidate(name, Knobs(), ("x",)): None for name in bench.speeds})
+    assert (b.state, b.reason, b.figures and b.figures.runs) == ("failed", "Triton refuses it: no", 4)
+    assert a.verdict and (a.verdict.outcome, a.verdict.pairs) == ("better", 6)
+
+
+def test_settings_that_do_not_fit_into_memory_together_are_compared_apart() -> None:
+    bench = Bench({"a": 140.0, "b": 130.0, "c": 120.0})
+    pairs = lambda those: [those[:2], those[2:]]  # noqa: E731
+    run = Search(bench, Slo(), Budget(1_000), Console(quiet=True), pairs)  # type: ignore[arg-type]
+    trials = run.confirm({Candidate(name, Knobs(), ("x",)): None for name in bench.speeds})
+    assert [t.outcome for t in trials] == ["better"] * 3
+    assert list(dict.fromkeys(bench.groups_asked)) == ["a+b", "c"]
+
+
+def test_groups_that_were_begun_stay_together() -> None:
+    """A larger budget finds other settings too; those compared before keep the runs that they share."""
+    bench = Bench({"a": 140.0, "b": 130.0, "c": 120.0})
+    bench.recorded = {"c+x": 6}
+    run = Search(bench, Slo(), Budget(1_000), Console(quiet=True))  # type: ignore[arg-type]
+    run.confirm({Candidate(name, Knobs(), ("x",)): None for name in bench.speeds})
+    assert list(dict.fromkeys(bench.groups_asked)) == ["c+x", "a+b"]
 
 
 def test_pairs_of_the_screening_do_not_count_in_the_comparison() -> None:
