@@ -1,4 +1,4 @@
-"""However the engine or its server ends, its clients are told, and no process is left."""
+"""However the engine or its server ends, its clients are told, and no process and no semaphore is left."""
 
 from __future__ import annotations
 
@@ -46,6 +46,20 @@ def gone(pid: int, seconds: float = 5) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
+def semaphores(pid: int) -> list[Path]:
+    """Named semaphores that a process holds: files of /dev/shm that it has mapped, by their inodes."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    mapped = {int(line.split()[4]) for line in lines if "/dev/shm/sem." in line}
+    return [path for path in Path("/dev/shm").glob("sem.*") if path.stat().st_ino in mapped]
+
+
+def vanished(paths: list[Path], seconds: float = 5) -> bool:
+    deadline = time.monotonic() + seconds
+    while any(path.exists() for path in paths) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not any(path.exists() for path in paths)
+
+
 def long_streams(client: Any, count: int = 3) -> None:
     names = [client.ask(f"long {number}", max_tokens=480, ignore_eos=True) for number in range(count)]
     client.wait(*names, first=True)
@@ -59,6 +73,8 @@ def test_a_killed_engine_is_told_and_can_be_loaded_again(
         server.load("llama")
         client, engine, stub = connect(server), engine_of(server), stub_of(server)
         long_streams(client)
+        held = semaphores(engine)
+        assert held
         os.kill(engine, signal.SIGKILL)
         assert all("the vLLM engine died while it generated: it was killed" in one.error for one in client.wait())
         late = connect(server)
@@ -69,6 +85,7 @@ def test_a_killed_engine_is_told_and_can_be_loaded_again(
         server.unload("llama")
         server.load("llama")
         assert gone(stub)
+        assert vanished(held)
         assert engine_of(server) != engine
         after = connect(server)
         after.ask("after", max_tokens=2, ignore_eos=True)
@@ -82,9 +99,12 @@ def test_an_engine_ends_with_its_stub(
     with start(tmp_path) as server:
         server.load("llama")
         engine = engine_of(server)
+        held = semaphores(engine)
+        assert held
         long_streams(connect(server))
         os.kill(stub_of(server), signal.SIGKILL)
         assert gone(engine)
+        assert vanished(held)
 
 
 @pytest.mark.parametrize("whom", ["server", "supervisor"])
@@ -101,11 +121,14 @@ def test_killing_the_server_while_it_generates(
         server.load("llama")
         long_streams(connect(server))
         engine = engine_of(server)
+        held = semaphores(engine)
+        assert held
         supervisor = int(Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(server.pid if whom == "server" else supervisor, signal.SIGKILL)
         assert gone(engine)
         with pytest.raises(ExternalError, match=r"was killed by SIGKILL|supervisor process was killed"):
             server.load("llama")
+    assert not any(path.exists() for path in held)
 
 
 def test_stopping_the_server_while_it_generates(
@@ -119,5 +142,8 @@ def test_stopping_the_server_while_it_generates(
     with start(tmp_path) as server:
         server.load("llama")
         long_streams(connect(server))
+        held = semaphores(engine_of(server))
+        assert held
         server.stop()
     assert left.of(server.run_id) == []
+    assert not any(path.exists() for path in held)

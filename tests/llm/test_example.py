@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -28,5 +29,8 @@ def test_the_example_is_built_and_answers(
         server.load("chat")
         body = json.dumps({"text_input": "Once", "parameters": {"max_tokens": 8, "ignore_eos": True}}).encode()
         request = urllib.request.Request(f"http://{server.http_url}/v2/models/chat/generate", body)
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            assert json.loads(answer.read())["text_output"]
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                assert json.loads(answer.read())["text_output"]
+        except urllib.error.HTTPError as error:
+            pytest.fail(f"{error}: {error.read().decode()}")

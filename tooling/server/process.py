@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tooling.errors import ExternalError
 from tooling.server import supervisor
-from tooling.server.supervisor import children_of, remove_shared_memory
+from tooling.server.supervisor import children_of, remove_shared_memory, spared
 
 RUN_ID_VARIABLE = "TRITUNE_RUN_ID"
 _GRACE_S = 5.0
@@ -55,7 +55,7 @@ class SupervisedServer:
     def _watch(self) -> None:
         """End what a killed supervisor left: its orphans hold the connections of calls that would wait for ever."""
         self._supervisor.wait()
-        self._kill_leftovers()
+        self._kill_leftovers(time.monotonic())
 
     def alive(self) -> bool:
         return self._supervisor.poll() is None
@@ -121,18 +121,19 @@ class SupervisedServer:
 
     def _end_leftovers(self) -> None:
         """What the supervisor would have done, in case it was killed itself: its orphans carry the run's id."""
-        deadline = time.monotonic() + _KILL_TIMEOUT_S
-        while left := self._kill_leftovers():
-            if time.monotonic() > deadline:
+        since = time.monotonic()
+        while left := self._kill_leftovers(since):
+            if time.monotonic() > since + _KILL_TIMEOUT_S:
                 raise ExternalError("processes of the server cannot be ended", got=left, expected="none after SIGKILL")
             time.sleep(0.02)
         remove_shared_memory(self._run_id)
 
-    def _kill_leftovers(self) -> list[int]:
+    def _kill_leftovers(self, since: float) -> list[int]:
         left = list(_processes_of(self._run_id))
         for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            if not spared(pid, since):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         return left
 
 

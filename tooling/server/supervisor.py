@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _SHARED_MEMORY = Path("/dev/shm")
+_TRACKER, _TRACKER_S = b"multiprocessing.resource_tracker", 2.0
 
 
 def children_of(parent: int) -> list[int]:
@@ -37,6 +38,20 @@ def children_of(parent: int) -> list[int]:
                 if int(stat.rpartition(b")")[2].split()[1]) == parent:
                     children.append(int(entry.name))
     return children
+
+
+def spared(pid: int, since: float) -> bool:
+    """Whether a process is left to end by itself, up to 2 s after `since` (of the monotonic clock).
+
+    Python's resource tracker removes what the processes of its family named in /dev/shm (vLLM's engine a semaphore)
+    once they all are gone, and ends then; nobody else knows those names.
+    """
+    if time.monotonic() - since > _TRACKER_S:
+        return False
+    try:
+        return _TRACKER in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def remove_shared_memory(run_id: str) -> None:
@@ -111,10 +126,12 @@ def _watch(child: int, wake: int) -> int | None:
 def _end_descendants(child: int) -> int | None:
     """Kill and reap until no descendant is left: as a subreaper this process inherits every orphan of the run."""
     status: int | None = None
+    since = time.monotonic()
     while True:
         for pid in children_of(os.getpid()):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            if not spared(pid, since):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         try:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == child:

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import sys
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 VARIABLE = "TRITUNE_LLM"
@@ -51,7 +52,8 @@ def use_environment():
     """Put the packages of the LLM environment first, here and in the processes that vLLM starts.
 
     These run under its Python, through a program that ends them with this process: an engine whose server was killed
-    would otherwise serve nobody for ever.
+    would otherwise serve nobody for ever. Python's resource tracker is started without it, as it has to outlive them
+    all to remove the semaphores that killed ones leave in /dev/shm.
     """
     root = Path(os.environ.get(VARIABLE, ""))
     packages = root / "venv" / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
@@ -59,6 +61,8 @@ def use_environment():
         raise Refusal("vLLM is not installed for the embedded server: run `tritune runtime install --llm`")
     sys.path.insert(0, str(packages))
     sys.executable = str(root / "venv" / "bin" / "python")
+    multiprocessing.set_executable(sys.executable)
+    resource_tracker.ensure_running()
     multiprocessing.set_executable(str(root / "venv" / "bin" / "python-of-server"))
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # a fork would copy the stub's locks and shared memory
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
