@@ -118,10 +118,11 @@ class Bench:
         self.spent_s += known["spent_s"]
         return known
 
-    def groups(self) -> dict[str, tuple[str, ...]]:
-        """The groups that the study has begun to compare, by name: the ids of their members."""
-        begun = (r for r in self._known.values() if (r.get("stage"), r.get("side")) == ("paired", "A"))
-        return {record["candidate"]: members(record["candidate"]) for record in begun}
+    def groups(self, number: int) -> dict[str, tuple[str, ...]]:
+        """Those that the study compares together in this round, by the name of their group: the ids of its members."""
+        about = {"record": "measurement", "stage": "paired", "pair": number, "side": "A"}
+        found = (r for r in self._known.values() if about.items() <= r.items())
+        return {record["candidate"]: members(record["candidate"]) for record in found}
 
     def holds(self, candidates: Sequence[Identified], number: int, group: str = "") -> bool:
         """Whether the study has this round of the comparison already, so that it costs nothing more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -60,6 +60,8 @@ class _Contender:
     gains: list[float] = field(default_factory=list)
     verdict: Verdict | None = None
     failure: str | None = None
+    out: bool = False
+    """Whether the budget ended before it was decided."""
 
     @property
     def candidate(self) -> Candidate:
@@ -67,7 +69,7 @@ class _Contender:
 
     @property
     def open(self) -> bool:
-        return self.failure is None and (self.verdict is None or self.verdict.outcome == "undecided")
+        return not self.out and self.failure is None and (self.verdict is None or self.verdict.outcome == "undecided")
 
     def trial(self, slo: Slo) -> Trial:
         screened = self.screened
@@ -140,8 +142,9 @@ class Search:
         ones = [_Screened(candidate, predicted=predicted) for candidate, predicted in finalists.items()]
         with self._console.progress("tuning", LOOKS[0] * len(ones)) as self._progress:
             self._bench.prepare()
-            if ones and not self.points and not self._affordable(ones[:1], LOOKS[0]):  # from nothing is no answer
-                rough = self._screen(ones[0].candidate)
+            first = [one.candidate for one in ones[:1]]
+            if first and not self.points and not self._affordable(first, LOOKS[0]):  # from nothing is no answer
+                rough = self._screen(*first)
                 if rough:
                     rough = replace(rough, predicted=ones[0].predicted)
                     self._trials[rough.candidate.id] = rough.trial("not explored", _BUDGET)
@@ -162,7 +165,7 @@ class Search:
         """
         found = []
         for stage, load in loads.items():
-            if not self._affordable([_Screened(candidate)], SCREEN_PAIRS, loaded=True):
+            if not self._affordable([candidate], SCREEN_PAIRS, loaded=True):
                 break
             about: dict[str, Any] = {"name": stage, "workload": str(load.workload)}
             try:
@@ -195,7 +198,7 @@ class Search:
 
         The first candidate is measured whatever the budget: an answer from nothing would be none.
         """
-        again = [_Screened(candidate)] * 2  # now, and in the comparison
+        again = [candidate] * 2  # loaded now, and in the comparison
         if self.points and not self._affordable(again, SCREEN_PAIRS + LOOKS[0]):
             self._trials[candidate.id] = Trial(candidate, "not explored", reason=_BUDGET)
             self._progress.total -= SCREEN_PAIRS
@@ -219,7 +222,7 @@ class Search:
         limited = bool(self._slo.terms)
         ranked = sorted(screened, key=lambda s: (s.admissible is False, -(s.ratio or 0)))
         able = [s for s in ranked if limited or (s.ratio or 0) >= CUT]
-        known = {id_ for ids in self._bench.groups().values() for id_ in ids}
+        known = {id_ for ids in self._bench.groups(0).values() for id_ in ids}
         begun = [s for s in ranked if s.candidate.id in known]
         finalists = begun + [s for s in able if s not in begun][: max(0, FINALISTS - len(begun))]
         for out in ranked:
@@ -229,43 +232,47 @@ class Search:
         return finalists
 
     def _compare(self, finalists: Sequence[_Screened]) -> None:
-        """Each of them against the current config: in common rounds with those it may be loaded with. Groups that the
-        study has begun stay as they are. The screening pairs, which chose them, do not count again."""
-        rest = {one.candidate.id: one for one in finalists}
-        for group, ids in self._bench.groups().items():
-            members = [rest.pop(id_) for id_ in ids if id_ in rest]
-            if members:
-                self._contest(group, members)
-        for together in self._fitting([one.candidate for one in rest.values()]) if rest else ():
-            self._contest(group_name(together), [rest[candidate.id] for candidate in together])
-
-    def _contest(self, group: str, members: Sequence[_Screened]) -> None:
-        """Rounds up to the look that decides; whoever is decided, failed or beyond the budget leaves."""
-        contenders, done = [_Contender(one) for one in members], 0
-        for look in LOOKS:
-            inside = self._affordable_ones([one for one in contenders if one.open], group, done, look)
-            if not done:
-                self._progress.total -= LOOKS[0] * (len(members) - len(inside))
-            elif inside:
-                self._progress.total += (look - done) * len(inside)
-            for number in range(done, look):
-                self._round(group, [one for one in inside if one.failure is None], number, look)
-            for one in inside:
-                if one.failure is None:
-                    one.verdict = judge(one.gains)
-            done = look
+        """Each of them against the current config, in common rounds up to the look that decides; whoever is decided,
+        failed or beyond the budget leaves. The screening pairs, which chose them, do not count again."""
+        contenders = [_Contender(one) for one in finalists]
+        for done, look in zip((0, *LOOKS), LOOKS, strict=False):
+            for group, inside in self._together([one for one in contenders if one.open], done, look):
+                for number in range(done, look):
+                    self._round(group, [one for one in inside if one.failure is None], number, look)
+                for one in inside:
+                    if one.failure is None:
+                        one.verdict = judge(one.gains)
         self._trials |= {one.candidate.id: one.trial(self._slo) for one in contenders}
 
-    def _affordable_ones(self, those: list[_Contender], group: str, done: int, look: int) -> list[_Contender]:
-        """As many as the budget allows to be taken to the next look, the most promising of them."""
-        ranked = sorted(those, key=lambda one: -(one.verdict.ratio if one.verdict else 0))
+    def _together(self, those: Sequence[_Contender], done: int, look: int) -> Iterator[tuple[str, list[_Contender]]]:
+        """Who shares the runs of the current config up to the next look: as the study has it, since such runs are of
+        the same minutes, then those that may be loaded at once, as many as the budget allows. Others are out."""
+        rest = {one.candidate.id: one for one in those}
+        parts = []
+        for name, ids in self._bench.groups(done).items():
+            if known := [rest.pop(id_) for id_ in ids if id_ in rest]:
+                parts.append((name, known))
+        for fitting in self._fitting([one.candidate for one in rest.values()]) if rest else ():
+            parts.append(("", [rest[candidate.id] for candidate in fitting]))
+        for name, part in parts:
+            inside = self._affordable_ones(part, name, done, look)
+            for one in part:
+                one.out = one not in inside
+            if done:
+                self._progress.total += (look - done) * len(inside)
+            else:
+                self._progress.total -= look * (len(part) - len(inside))
+            if inside:
+                yield name or group_name([one.candidate for one in inside]), inside
+
+    def _affordable_ones(self, part: list[_Contender], group: str, done: int, look: int) -> list[_Contender]:
+        """The most promising of them that the budget can take to the next look."""
+        ranked = sorted(part, key=lambda one: -(one.verdict.ratio if one.verdict else 0))
         for count in range(len(ranked), 0, -1):
-            inside = [one for one in those if one in ranked[:count]]
-            recorded = all(
-                self._bench.holds([one.candidate for one in inside], number, group) for number in range(done, look)
-            )
-            screened = [one.screened for one in inside]
-            if recorded or self._affordable(screened, look - done, loaded=done > 0):
+            inside = [one for one in part if one in ranked[:count]]
+            settings = [one.candidate for one in inside]
+            recorded = group and all(self._bench.holds(settings, number, group) for number in range(done, look))
+            if recorded or self._affordable(settings, look - done, loaded=done > 0):
                 return inside
         return []
 
@@ -310,9 +317,9 @@ class Search:
     def _gain(self, a: Measurement, b: Measurement) -> float:
         return gain(*(self._slo.objective.score(point) or 0.0 for point in (a, b)))
 
-    def _affordable(self, those: Sequence[_Screened], rounds: int, *, loaded: bool = False) -> bool:
+    def _affordable(self, those: Sequence[Candidate], rounds: int, *, loaded: bool = False) -> bool:
         """Whether so many more rounds of them and the current config fit into the budget."""
-        most, ids = self.budget.points, {one.candidate.id for one in those}
+        most, ids = self.budget.points, {one.id for one in those}
         if most is not None and len(self._measured | ids) > most:
             return False
         seconds = (0 if loaded else _LOAD_S * len(those)) + rounds * (len(ids) + 1) * self._bench.run_s

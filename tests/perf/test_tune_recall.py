@@ -105,7 +105,7 @@ def test_a_round_shares_the_run_of_the_current_config(bench: Any) -> None:
     second = [run("A", candidate=group, pair=1, **paired), run("B", pair=1, **paired)]
     refused = {"record": "failure", "candidate": "b", "reason": "Triton refuses it: no", "spent_s": 1.0}
     made = bench(*first, *second, refused)
-    assert made.groups() == {group: ("a", "b")}
+    assert [made.groups(number) for number in range(3)] == [{group: ("a", "b")}] * 2 + [{}]
     assert [made.holds([CANDIDATE, other], number) for number in range(2)] == [True, False]
     assert made.holds([CANDIDATE], 1, group)
     found = made.round([CANDIDATE, other], "paired", 0)
