@@ -47,6 +47,7 @@ def test_a_plan_with_its_sidecar(place, run_cli):
     assert (config.platform, config.max_batch_size) == ("tensorrt_plan", 32)
     assert config.output[0].data_type == pb().TYPE_FP16  # the engine's own type, not the builder's precision
     assert "Triton 24.10 has" not in result.err
+    assert "built by TensorRT" not in run_cli("gen-config", model, "--stdout").err, "the release that engines are for"
     assert "Triton 26.08 has 11" in run_cli("gen-config", model, "--release", "26.08").err
     assert run_cli("gen-config", model, "--max-batch-size", 64).code == 2
     longer = {"ids": {"min": [1, 1], "opt": [8, 64], "max": [16, 512]}}

@@ -35,10 +35,12 @@ class Ask:
     tokenizer: Path | None = None
     profiles: tuple[int, ...] = ()
 
-    def triton(self) -> Release:
-        from tooling.releases import default_release, release_named
+    def triton(self, *, plan: bool = False) -> Release:
+        """The release asked for, else the newest one; for a plan, which runs on one, that which is deployed here."""
+        from tooling.releases import current_release, default_release, release_named
 
-        return release_named(self.release) if self.release else default_release()
+        default = current_release() if plan else default_release()
+        return release_named(self.release) if self.release else default
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def make_draft(source: Source, ask: Ask, present: Present | None, console: Conso
     if refused:
         raise UsageError(problems=refused)
     if source.signature is not None:
-        advice += release_advice(config, source.signature, ask.triton())
+        advice += release_advice(config, source.signature, ask.triton(plan=source.signature.built_with is not None))
     if portable and not source.commands and _newly_bound(config, edited):
         advice.append(_BOUND)
     if edited is not None and edited.origin == "measured":
