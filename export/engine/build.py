@@ -45,7 +45,14 @@ def command_of(request: EngineRequest, builder: Builder | None) -> tuple[str, ..
 
 def shell_line(request: EngineRequest, builder: Builder | None = None) -> str:
     """The command as a shell takes it; docker mounts only directories that are there."""
-    return f"mkdir -p {shlex.quote(str(request.plan.parent))} && {shlex.join(command_of(request, builder))}"
+    folders = shlex.join(map(str, _folders(request)))
+    return f"mkdir -p {folders} && {shlex.join(command_of(request, builder))}"
+
+
+def _folders(request: EngineRequest) -> list[Path]:
+    """Directories that the build writes to."""
+    cache = request.timing_cache
+    return [request.plan.parent, *([cache.absolute().parent] if cache is not None else [])]
 
 
 def build_engine(request: EngineRequest, builder: Builder | None, source_sha256: str, console: Console) -> EngineResult:
@@ -61,6 +68,9 @@ def build_engine(request: EngineRequest, builder: Builder | None, source_sha256:
     chosen = _builder(request, builder)
     capability = _compute_capability(request)
     started = time.monotonic()
+    if request.timing_cache is not None:
+        with writing(request.timing_cache):
+            request.timing_cache.absolute().parent.mkdir(parents=True, exist_ok=True)
     with staging(request.plan.parent) as staged:
         inner = replace(request, plan=staged / request.plan.name)
         console.info(f"building with {chosen}: {shlex.join(command_of(inner, chosen))}")

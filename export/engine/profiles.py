@@ -9,6 +9,7 @@ from tooling.errors import Problem, UsageError, suggest
 from tooling.signature.spec import ModelSignature, Profile, TensorSpec
 
 Shapes = Mapping[str, tuple[int, ...]]
+_MOST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,11 @@ def parse_shapes(text: str) -> Shapes:
     for part in text.split(","):
         name, colon, sizes = part.strip().rpartition(":")
         numbers = sizes.split("x")
-        if not colon or not name or not all(number.isdecimal() and int(number) > 0 for number in numbers):
-            raise UsageError("not a shape", got=f"`{part}`", expected="NAME:1x128, several with commas")
+        usable = all(number.isdecimal() and len(number) < 11 and 0 < int(number) <= _MOST for number in numbers)
+        if not colon or not name or not usable or name in found:
+            got = f"{name} twice" if name in found else f"`{part}`"
+            expected = "NAME:1x128, several with commas, each input once"
+            raise UsageError("not a shape", where="--engine", got=got, expected=expected)
         found[name] = tuple(map(int, numbers))
     return found
 
@@ -103,14 +107,17 @@ def _profile(inputs: Sequence[TensorSpec], traffic: ShapeRange, low: int, best: 
 
 def _wrong_ranges(traffic: ShapeRange) -> Iterator[Problem]:
     if traffic.max_batch < 1:
-        yield Problem("no batch fits", got=f"a largest batch of {traffic.max_batch}", expected="1 or more")
+        yield Problem("no batch fits", "--max-batch-size", f"a largest batch of {traffic.max_batch}", "1 or more")
+    elif max(traffic.max_batch, *traffic.edges, 1) > _MOST:
+        got = f"{max(traffic.max_batch, *traffic.edges)}"
+        yield Problem("no engine takes so much", "--max-batch-size, --max-tokens", got, f"at most {_MOST}")
     elif not 1 <= traffic.opt_batch <= traffic.max_batch:
         expected = f"1 to the largest batch, {traffic.max_batch}"
-        yield Problem("the usual batch is outside the profile", got=str(traffic.opt_batch), expected=expected)
+        yield Problem("the usual batch is outside the profile", "--engine opt", str(traffic.opt_batch), expected)
     rising = all(a < b for a, b in zip(traffic.edges, traffic.edges[1:], strict=False))
     if not traffic.edges or traffic.edges[0] < 1 or not rising:
         got = ", ".join(map(str, traffic.edges)) or "none"
-        yield Problem("no usable length edges", got=got, expected="rising lengths from 1, such as 64,128,256")
+        yield Problem("no usable length edges", "--buckets", got, "rising lengths from 1, such as 64,128,256")
     elif traffic.opt_length is not None and len(traffic.edges) > 1:
         yield Problem(
             "a usual length has no meaning with several buckets: each is built for its edge",
@@ -119,7 +126,7 @@ def _wrong_ranges(traffic: ShapeRange) -> Iterator[Problem]:
         )
     elif traffic.opt_length is not None and not 1 <= traffic.opt_length <= traffic.edges[-1]:
         expected = f"1 to the largest length, {traffic.edges[-1]}"
-        yield Problem("the usual length is outside the profile", got=str(traffic.opt_length), expected=expected)
+        yield Problem("the usual length is outside the profile", "--engine opt", str(traffic.opt_length), expected)
 
 
 def _unknown_axes(signature: ModelSignature, free: Sequence[TensorSpec]) -> Iterator[Problem]:
@@ -136,7 +143,7 @@ def _without_shapes(path: object, names: Sequence[str]) -> Problem:
         f"dynamic input{plural} {', '.join(names)} need{'' if plural else 's'} min/opt/max shapes",
         where=str(path),
         expected="the smallest, usual and largest shape of every input with a free axis",
-        hint="give --min-shapes, --opt-shapes and --max-shapes, such as NAME:1x128",
+        hint="give --engine min_shapes=NAME:1x128, opt_shapes=… and max_shapes=…, several inputs with commas",
     )
 
 

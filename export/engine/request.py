@@ -14,6 +14,7 @@ from tooling.signature.onnx_graph import OnnxGraph, read_graph
 from tooling.signature.plan_manifest import ENGINE_TYPES, HardwareCompatibility
 from tooling.signature.spec import Profile
 
+_SAME_CAPABILITY_SINCE: Final = (10, 9)  # release notes of TensorRT 10.9.0
 _STANDARD_DOMAINS: Final = ("", "ai.onnx.ml", "trt.plugins")
 
 
@@ -141,9 +142,24 @@ def _impossible(request: EngineRequest) -> Iterator[Problem]:
             got=f"--precision fp16 for weights of {', '.join(sorted(request.graph.weight_types)) or 'no type'}",
             hint="export the ONNX file itself with --precision fp16",
         )
+    if request.hardware_compatibility == "same-compute-capability" and _older(release, _SAME_CAPABILITY_SINCE):
+        able = [known.tag for known in releases() if known.tensorrt and not _older(known, _SAME_CAPABILITY_SINCE)]
+        yield Problem(
+            f"TensorRT {release.tensorrt} builds no plan for all GPUs of one compute capability",
+            where="--engine",
+            got=f"compatible=same-compute-capability for Triton {release.tag}",
+            expected=f"{able[0]} or newer: TensorRT has it since {'.'.join(map(str, _SAME_CAPABILITY_SINCE))}",
+            hint="give another --release, or compatible=ampere+",
+        )
     if request.weight_streaming and not request.strongly_typed:
         yield Problem(
             "weight streaming needs a strongly typed network",
             got="--precision fp16",
             hint="leave --precision out: types then come from the ONNX file",
         )
+
+
+def _older(release: Release, since: tuple[int, int]) -> bool:
+    """Whether the release's TensorRT is older; one of which only the major version is known counts as its newest."""
+    known = tuple(map(int, (release.tensorrt or "0").split(".")[:2]))
+    return known < since[: len(known)]

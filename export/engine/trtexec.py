@@ -26,9 +26,9 @@ def container_command(request: EngineRequest) -> tuple[str, ...]:
     writes as the calling user.
     """
     onnx, plan, cache = request.graph.path.resolve(), request.plan.absolute(), request.timing_cache
-    mounts = [f"type=bind,source={onnx.parent},target=/onnx,readonly", f"type=bind,source={plan.parent},target=/plan"]
+    mounts = [_mount(onnx.parent, "/onnx", "readonly"), _mount(plan.parent, "/plan")]
     if cache is not None:
-        mounts.append(f"type=bind,source={cache.absolute().parent},target=/cache")
+        mounts.append(_mount(cache.absolute().parent, "/cache"))
     inside = _arguments(
         request,
         PurePosixPath("/onnx") / onnx.name,
@@ -41,6 +41,14 @@ def container_command(request: EngineRequest) -> tuple[str, ...]:
         *(word for mount in mounts for word in ("--mount", mount)),
         *(_IMAGE.format(tag=request.release.tag), "trtexec", *inside),
     )
+
+
+def _mount(source: Path, target: str, *more: str) -> str:
+    """A mount as docker reads it: comma-separated values, quoted where the path has a comma or a quote itself."""
+    word = f"source={source}"
+    if "," in word or '"' in word:
+        word = '"' + word.replace('"', '""') + '"'
+    return ",".join(("type=bind", word, f"target={target}", *more))
 
 
 def _arguments(

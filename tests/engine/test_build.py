@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from export.engine.build import build_engine
+from export.engine.build import build_engine, shell_line
 from export.engine.request import EngineRequest
 from export.engine.trtexec import container_command
 from tooling.console import Console
@@ -44,3 +44,8 @@ def test_a_builder_without_a_gpu(request_for: Make, tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="no GPU 0 to build the engine on"):
         build_engine(request, None, "0" * 64, SILENT)
     assert not request.plan.parent.exists()
+
+
+def test_docker_mounts_only_what_is_there(request_for: Make, tmp_path: Path) -> None:
+    request = request_for("24.10", timing_cache=tmp_path / "new dir" / "timing")
+    assert shell_line(request).startswith(f"mkdir -p {request.plan.parent} '{tmp_path}/new dir' && docker run ")

@@ -61,9 +61,40 @@ def test_tensorrt_11_has_no_precision_flags(request_for: Make, fp16: bool) -> No
     assert container_command(request)[container_command(request).index("trtexec") - 1].endswith("tensorrt:26.08-py3")
 
 
+def test_the_container_of_a_release_with_tensorrt_11(request_for: Make, tmp_path: Path) -> None:
+    fields = {"workspace_bytes": 4 << 30, "version_compatible": True, "weight_streaming": True, "gpu": 1}
+    request = request_for(
+        "26.08", weights="FLOAT16", fp16=True, hardware_compatibility="same-compute-capability", **fields
+    )
+    check_request(request)
+    assert container_command(request) == (
+        *("docker", "run", "--rm", "--gpus", "device=1", "--network", "none"),
+        *("--user", f"{os.getuid()}:{os.getgid()}"),
+        *("--mount", f"type=bind,source={tmp_path},target=/onnx,readonly"),
+        *("--mount", f"type=bind,source={tmp_path}/repository/enc/1,target=/plan"),
+        *("nvcr.io/nvidia/tensorrt:26.08-py3", "trtexec", "--onnx=/onnx/model.onnx", "--saveEngine=/plan/model.plan"),
+        "--minShapes=input_ids:1x1,attention_mask:1x1",
+        "--optShapes=input_ids:4x128,attention_mask:4x128",
+        "--maxShapes=input_ids:8x128,attention_mask:8x128",
+        *("--memPoolSize=workspace:4096", "--versionCompatible", "--hardwareCompatibilityLevel=sameComputeCapability"),
+        *("--allowWeightStreaming", "--skipInference"),
+    )
+
+
+def test_a_path_that_docker_would_take_apart(request_for: Make, tmp_path: Path) -> None:
+    """docker reads a mount as comma-separated values."""
+    request = request_for("24.10", timing_cache=tmp_path / 'a, "b"' / "timing")
+    assert f'type=bind,"source={tmp_path}/a, ""b""",target=/cache' in container_command(request)
+
+
 @pytest.mark.parametrize(
     ("release", "fields", "message"),
     [
+        (
+            "25.02",
+            {"hardware_compatibility": "same-compute-capability"},
+            r"TensorRT 10\.8\.0\.43 builds no plan for all .*expected 25\.03 or newer: TensorRT has it since 10\.9",
+        ),
         ("24.04", {}, r"engines cannot be built for Triton 24\.04 \(got TensorRT 8\.6\.3"),
         ("26.08", {"fp16": True}, r"TensorRT 11 takes the precision from the ONNX file"),
         ("24.10", {"fp16": True, "weight_streaming": True}, "weight streaming needs a strongly typed network"),
@@ -72,6 +103,13 @@ def test_tensorrt_11_has_no_precision_flags(request_for: Make, fp16: bool) -> No
 def test_what_a_release_cannot_do(request_for: Make, release: str, fields: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         check_request(request_for(release, **fields))
+
+
+@pytest.mark.parametrize("release", ["25.03", "26.02", "26.08"])
+def test_every_newer_release_builds_for_all_gpus_of_a_capability(request_for: Make, release: str) -> None:
+    request = request_for(release, hardware_compatibility="same-compute-capability")
+    check_request(request)
+    assert "--hardwareCompatibilityLevel=sameComputeCapability" in trtexec_arguments(request)
 
 
 def test_operators_of_onnx_runtime_alone(encoder: Callable[..., Path]) -> None:

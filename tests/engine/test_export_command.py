@@ -140,6 +140,13 @@ def test_shapes_by_hand(run_cli: Run, encoder: Callable[..., Path], tmp_path: Pa
         (["--max-tokens", "64", "--padding", "auto"], "belongs to a text pipeline"),
         (["--max-tokens", "64", "--padding", "buckets"], "no lengths to make buckets of"),
         (["--max-tokens", "64", "--buckets", "32,128"], "--max-tokens and --buckets exclude each other"),
+        (["--max-tokens", "64", "--engine", "opt=4x"], "--engine: no usual size"),
+        (["--max-tokens", "99999999999"], "no engine takes so much (got 99999999999; expected at most 2147483647)"),
+        (["--max-tokens", "64", "--max-batch-size", "9999999999"], "no engine takes so much"),
+        (["--max-tokens", "64", "--engine", "workspace=1KiB"], "--engine workspace: too little to build with"),
+        (["--max-tokens", "64", "--engine", "timing_cache=/tmp"], "--engine timing_cache: the timing cache is a dir"),
+        (["--max-tokens", "64", "--builder", "python"], "--print-command: the Python builder has no command"),
+        (["--buckets", "128,64"], "--buckets: no usable length edges (got 128, 64"),
     ],
 )
 def test_refused(argv: list[str], message: str, run_cli: Run, encoder: Callable[..., Path], tmp_path: Path) -> None:
@@ -147,6 +154,26 @@ def test_refused(argv: list[str], message: str, run_cli: Run, encoder: Callable[
     assert (done.code, done.out) == (2, "")
     assert message in done.err
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("smallest", "said"),
+    [
+        ("input_ids:1x0", "--engine: not a shape (got `input_ids:1x0`"),
+        ("input_ids:1x9999999999", "--engine: not a shape (got `input_ids:1x9999999999`"),
+        ("input_ids:1x1,input_ids:2x2", "--engine: not a shape (got input_ids twice"),
+        ("input_ids:1x1", "give --engine min_shapes=NAME:1x128, opt_shapes=… and max_shapes=…"),
+    ],
+)
+def test_shapes_by_hand_that_are_none(
+    smallest: str, said: str, run_cli: Run, encoder: Callable[..., Path], tmp_path: Path
+) -> None:
+    both = "input_ids:4x9,attention_mask:4x9"
+    words = [f"min_shapes={smallest}", f"opt_shapes={both}", f"max_shapes={both}"]
+    argv = [part for word in words for part in ("--engine", word)]
+    done = run_cli("export", encoder(), "-r", tmp_path / "r", "--format", "tensorrt", "--print-command", *argv)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
 
 
 def test_engine_options_need_an_engine(run_cli: Run, encoder: Callable[..., Path], tmp_path: Path) -> None:

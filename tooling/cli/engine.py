@@ -124,6 +124,9 @@ def export_engine(
     onnx = _onnx_of(Path(source), to_onnx)
     request = _request(onnx, repository, name, ask)
     if ask.print_command:
+        if ask.builder == "python":
+            hint = "leave --print-command out, or give --builder container or trtexec"
+            raise UsageError("the Python builder has no command", where="--print-command", hint=hint)
         command = command_of(request, ask.builder)
         if warning := overflow_warning(request):
             console.warning(warning)
@@ -147,7 +150,6 @@ def _request(onnx: Path, repository: Path, name: str | None, ask: EngineAsk) -> 
     from export.engine.request import EngineRequest, check_source
     from tooling.releases import current_release, release_named
     from tooling.repository import check_model_name, locate_model
-    from tooling.units import parse_size
 
     graph = check_source(onnx)
     signature = graph.signature
@@ -162,13 +164,29 @@ def _request(onnx: Path, repository: Path, name: str | None, ask: EngineAsk) -> 
         profiles=_profiles(signature, onnx, ask),
         release=release_named(ask.release) if ask.release else current_release(),
         fp16=ask.fp16,
-        workspace_bytes=parse_size(settings["workspace"]) if "workspace" in settings else None,
-        timing_cache=Path(settings["timing_cache"]) if "timing_cache" in settings else None,
+        workspace_bytes=_workspace(settings["workspace"]) if "workspace" in settings else None,
+        timing_cache=_cache_file(settings["timing_cache"]) if "timing_cache" in settings else None,
         hardware_compatibility=_hardware_level(compatible),
         version_compatible="version" in compatible,
         weight_streaming=_number(settings, "weight_streaming", 1) == 1,
         gpu=_number(settings, "gpu", 63),
     )
+
+
+def _workspace(text: str) -> int:
+    """Bytes; trtexec takes whole MiB."""
+    from tooling.units import parse_size
+
+    if (size := parse_size(text)) < 1 << 20:
+        raise UsageError("too little to build with", where="--engine workspace", got=text, expected="1MiB or more")
+    return size
+
+
+def _cache_file(text: str) -> Path:
+    """The file's directory is what a container may write to."""
+    if (path := Path(text)).is_dir():
+        raise UsageError("the timing cache is a directory", where="--engine timing_cache", got=text, expected="a file")
+    return path
 
 
 def _hardware_level(words: Sequence[str]) -> HardwareCompatibility | None:
@@ -234,8 +252,8 @@ def _range(signature: ModelSignature, onnx: Path, ask: EngineAsk) -> ShapeRange:
     edges = ask.edges or (longest or 1,)
     if ask.bucketed and sent:
         edges = _bucket_edges(sent, most, edges[-1])
-    batch, _, length = ask.settings.get("opt", str(most)).partition("x")
-    if not batch.isdecimal() or not (length or "1").isdecimal():
+    batch, by, length = ask.settings.get("opt", str(most)).partition("x")
+    if not batch.isdecimal() or (by and not length.isdecimal()):
         got = f"opt={ask.settings['opt']}"
         raise UsageError("no usual size", where="--engine", got=got, expected="BATCH or BATCHxLENGTH, such as 4x64")
     usual = int(length) if length else _usual(sent, edges)
