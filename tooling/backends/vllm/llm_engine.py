@@ -72,6 +72,7 @@ class Engine:
             loggers = [stat_logger(labels)]
         if not os.environ.get("VLLM_CPU_KVCACHE_SPACE"):
             arguments = {"kv_cache_memory_bytes": _CACHE_BYTES, **arguments}
+        arguments = {"worker_extension_cls": "llm_worker.Extension", **arguments}
         return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=loggers)
 
     async def _finish(self):
