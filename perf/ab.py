@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from perf.bench import Bench
 from perf.compare import LOOKS, Verdict, gain, judge, settle
+from perf.grid import BASE
 from perf.input_data import write_input_data
 from perf.lengths import fit_to_model, traffic_lengths
 from perf.load import window_ms as planned_window_ms
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from perf.analyzer import PerfAnalyzer
     from perf.target import Target
 
-BASE = "default"
-"""The id of A in a study, as that of the current config in a tuning."""
 _LOAD_S = 4.0
 """About what loading a variant and warming it up takes; only decides what still fits into the budget."""
 _MOST_FOREIGN = 0.5

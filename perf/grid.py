@@ -13,6 +13,8 @@ DELAYS_US = (0, 2_000)
 WIDE_DELAYS_US = (0, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
 WIDE_SIZES = (1, 2, 4, 8, 16, 32, 64)
 PADDING, FORM = "padding", "form"
+BASE = "default"
+"""The id of what others are compared with: the current config of a tuning, A of a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Grid:
 
 def current(base: Knobs) -> Candidate:
     """The config as it is on disk: what every other setting is compared with."""
-    return Candidate("default", base)
+    return Candidate(BASE, base)
 
 
 def instances_in_effect(base: Knobs) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from perf.bench import Bench
 from perf.compare import LOOKS, Verdict, gain, judge, settle
-from perf.grid import Candidate
+from perf.grid import BASE, Candidate
 from perf.measurement import Measurement
 from perf.slo import Goal, Slo
 from perf.subject import CandidateFailed, Load, Stage, group_name
@@ -115,7 +115,7 @@ class Search:
         self._bench, self._slo, self.budget, self._console = bench, slo, budget, console
         self._fitting = fitting
         self._trials: dict[str, Trial] = {}
-        self._measured = {"default"}
+        self._measured = {BASE}
         self._current: list[Measurement] = []
         self._progress = Progress(console, "tuning", 0)
         self._told = 0

@@ -9,16 +9,19 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from perf.ab import BASE, Comparison
+from perf.grid import BASE
 from perf.measurement import Measurement
 from perf.result import TuneResult, figures_of
-from perf.several import Several
 from perf.study import FILE_NAME, Record, measurement_of, read_study
 from perf.trial import Figures
 from tooling.console import table
 from tooling.errors import UsageError
+
+if TYPE_CHECKING:
+    from perf.ab import Comparison
+    from perf.several import Several
 
 STUDIES = Path(".tritune") / "studies"
 _IDENTITY = ("model", "candidate", "stage", "pair", "side", "attempt", "record")
@@ -88,10 +91,8 @@ class StudyFile:
         record = next((r for r in reversed(self.records) if r["record"] == "result"), None)
         if record is None:
             return None
-        kinds: dict[str | None, type[TuneResult | Comparison | Several]]
-        kinds = {"compare": Comparison, "several": Several, None: TuneResult}
         try:
-            return kinds[record.get("kind")].from_dict(record["result"], self.directory)
+            return _kind(record.get("kind")).from_dict(record["result"], self.directory)
         except (LookupError, TypeError, ValueError, AttributeError, UsageError) as error:
             raise UsageError(
                 "the study is damaged: its result is not whole",
@@ -114,6 +115,21 @@ class StudyFile:
             runs = sum(1 for _ in self._runs())
             answer = f"Not finished: {runs} runs so far; the same command goes on from there."
         return "\n".join([*facts[1:], *sessions, "", answer])
+
+
+def _kind(name: object) -> type[TuneResult | Comparison | Several]:
+    """What a result of this kind is read into; those that bring measuring along are only imported for one."""
+    if name == "compare":
+        from perf.ab import Comparison
+
+        return Comparison
+    if name == "several":
+        from perf.several import Several
+
+        return Several
+    if name is not None:
+        raise LookupError(f"unknown kind {name!r}")
+    return TuneResult
 
 
 def _setting_id(record: Record) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from perf.buckets import pad, plan_buckets
 from perf.curve import ServiceCurve, Setting
-from perf.grid import Candidate, candidate, instances_in_effect, threads_in_effect
+from perf.grid import BASE, Candidate, candidate, instances_in_effect, threads_in_effect
 from perf.sim import Arrivals, BatcherConfig, Machine, Prediction, ServiceModel, simulate
 from perf.slo import METRICS, Slo, Term, figure
 from perf.workload import Workload
@@ -102,7 +102,7 @@ class Sweep:
     @cached_property
     def default(self) -> Expected:
         """The current config."""
-        return self.play(Candidate("default", self.base))
+        return self.play(Candidate(BASE, self.base))
 
     @cached_property
     def expected(self) -> tuple[Expected, ...]:

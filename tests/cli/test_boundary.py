@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,7 +40,7 @@ def command_that(monkeypatch: pytest.MonkeyPatch):
             body(console)
 
         monkeypatch.setattr(boundary, "app", root)
-        monkeypatch.setattr("tooling.cli.commands.register", lambda app: None)
+        monkeypatch.setattr("tooling.cli.commands.register", lambda app, name: None)
 
     return make
 
@@ -257,3 +259,38 @@ def test_a_path_that_cannot_be_looked_at_is_a_usage_error(command_that, run_cli)
     command_that(lambda console: Path("/nowhere/at/all").read_text())
     result = run_cli("probe")
     assert (result.code, result.err) == (2, "error: /nowhere/at/all: cannot be used (got No such file or directory)\n")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), OSError(errno.EFBIG, os.strerror(errno.EFBIG)),
+        FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp', '/var/tmp']"),
+    ],
+)  # fmt: skip
+def test_a_disk_that_takes_no_temporary_file_is_a_usage_error(command_that, run_cli, error: OSError) -> None:
+    def body(console):
+        raise error
+
+    command_that(body)
+    result = run_cli("probe")
+    assert result.code == 2
+    assert result.err.startswith(f"error: a temporary file cannot be written (got {error.strerror})\nhint: make room")
+
+
+def test_only_the_command_that_is_named_is_loaded() -> None:
+    code = (
+        "import sys, json; from tooling.cli import main; main(['study', '--help']);"
+        "print('\\n' + json.dumps(sorted(m for m in sys.modules if m.startswith('tooling.cli.'))))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(out.splitlines()[-1]) == [
+        f"tooling.cli.{name}" for name in ("app", "commands", "completion", "study")
+    ]
+
+
+def test_every_name_loads_its_command(run_cli) -> None:
+    listed = re.findall(r"^  ([a-z][a-z-]+)  ", run_cli("--help").out.partition("Commands:")[2], re.MULTILINE)
+    assert len(listed) > 20
+    for name in listed:
+        assert run_cli(name, "--help").out.startswith(f"Usage: tritune {name} ")

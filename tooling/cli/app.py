@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ _GLOBAL_FLAGS = {
     "--verbose": "verbose",
     "--no-progress": "no_progress",
 }
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 app = typer.Typer(
     name="tritune",
@@ -81,7 +82,7 @@ def _refuse_empty(args: Sequence[str]) -> None:
 
 
 def _command_of(args: Sequence[str]) -> str:
-    """The command meant by a command line that could not be parsed."""
+    """The command meant by a command line that is not parsed."""
     return args[0] if args and not args[0].startswith("-") else ""
 
 
@@ -93,6 +94,17 @@ def _usage_error(error: Any) -> UsageError:
     details = getattr(error.__cause__, "errors", None)  # pydantic's, whose text leaves the value out
     got = f"`{details()[0]['input']}`" if callable(details) else None
     return UsageError(message[:1].lower() + message[1:], got=got, hint=f"run `{path} --help`")
+
+
+def _unusable(error: OSError) -> UsageError | None:
+    """What is wrong with a path that a call has met; or with the disk, where only a write to it failed."""
+    if error.filename is not None:
+        return UsageError("cannot be used", where=os.fsdecode(error.filename), got=error.strerror)
+    no_place = (error.strerror or "").startswith("No usable temporary directory")
+    if no_place or error.errno in _NO_ROOM:
+        hint = "make room, or name a directory with room in the variable TMPDIR"
+        return UsageError("a temporary file cannot be written", got=error.strerror, hint=hint)
+    return None
 
 
 def _run(command: Any, args: list[str], console: Console) -> tuple[int, TrituneError | None]:
@@ -111,9 +123,9 @@ def _run(command: Any, args: list[str], console: Console) -> tuple[int, TrituneE
         console.error(error)
         return error.exit_code, error
     except OSError as error:
-        if error.filename is None:
+        unusable = _unusable(error)
+        if unusable is None:
             raise
-        unusable = UsageError("cannot be used", where=os.fsdecode(error.filename), got=error.strerror)
         console.error(unusable)
         return unusable.exit_code, unusable
     except TyperException as error:
@@ -160,16 +172,19 @@ def _prepare_streams() -> None:
 
 def _outcome(args: list[str], console: Console) -> tuple[int, TrituneError | None]:
     """Exit code and error of a command line, whatever ends it but a stdout that fails."""
-    from tooling.cli import commands, completion
-
     if args[:1] == ["--version"]:
+        from importlib.metadata import version
+
         console.command = "version"
         console.result({"version": version("tritune")}, f"tritune {version('tritune')}")
         return 0, None
     try:
-        commands.register(app)
+        from tooling.cli import commands, completion
+
+        completing = completion.VARIABLE in os.environ
+        commands.register(app, _command_of(args) if not completing else None)
         root = typer.main.get_command(app)
-        if completion.VARIABLE in os.environ:
+        if completing:
             return completion.answer(root), None
         return _run(root, args, console)
     except KeyboardInterrupt:

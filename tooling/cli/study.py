@@ -47,7 +47,6 @@ def rows(
 def best(context: typer.Context, directory: Path | None = _DIRECTORY) -> None:
     """The setting that was chosen or has won. Exit 1 when there is none."""
     from perf.result import TuneResult
-    from perf.several import Several
 
     study = _open(directory)
     result = study.result
@@ -55,14 +54,16 @@ def best(context: typer.Context, directory: Path | None = _DIRECTORY) -> None:
         raise UsageError(
             "the study is not finished", where=study.directory, hint="run the same command again: it goes on from there"
         )
-    if isinstance(result, Several):
-        if not result.taken:
-            raise Refused("no setting was chosen", where=study.directory, got=result.conclusion)
-        console_of(context).result({"study": str(study.directory), **result.to_dict()}, result.text())
-        return
     if isinstance(result, TuneResult):
         chosen = result.chosen.candidate.id if result.chosen else None
     else:
+        from perf.several import Several
+
+        if isinstance(result, Several):
+            if not result.taken:
+                raise Refused("no setting was chosen", where=study.directory, got=result.conclusion)
+            console_of(context).result({"study": str(study.directory), **result.to_dict()}, result.text())
+            return
         chosen = result.winner
     setting = next((one for one in study.settings() if one.id == chosen), None)
     if setting is None:
