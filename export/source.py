@@ -100,7 +100,7 @@ class Source:
         files |= {module.folder / name for module in self.modules for name in ("config.json", WEIGHTS_FILE)}
         total = hashlib.sha256()
         for path in sorted(path for path in files if path.is_file()):
-            total.update(f"{path.relative_to(self.root)} {file_digest(path)}\n".encode())
+            total.update(f"{path.relative_to(self.root)} {file_digest(path)}\n".encode("utf-8", "surrogateescape"))
         return total.hexdigest()
 
 

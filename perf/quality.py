@@ -233,7 +233,7 @@ def save(path: Path, reference: Reference) -> None:
     content = {"schema_version": SCHEMA_VERSION, **asdict(reference)}
     for answer in content["answers"]:
         answer["steps"] = [[token, logprobs] for token, logprobs in answer["steps"]]
-    write_atomic(path, json.dumps(content, ensure_ascii=False, indent=1).encode())
+    write_atomic(path, json.dumps(content, ensure_ascii=False, indent=1))
 
 
 def load(path: Path) -> Reference:

@@ -11,6 +11,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from tooling.repository import encode
+
 
 class RecordFile:
     """Opened by `open`, which makes the file where it is not there. Failures are OSErrors: BlockingIOError while
@@ -44,7 +46,7 @@ class RecordFile:
         assert self._file is not None, "the file is not open"
         end = self._file.seek(0, os.SEEK_END)
         try:
-            line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
+            line = encode(json.dumps(record, ensure_ascii=False)) + b"\n"
             while line:
                 line = line[self._file.write(line) :]
             os.fsync(self._file.fileno())

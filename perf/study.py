@@ -189,7 +189,7 @@ def _require_schema(header: Record, path: Path) -> None:
 def _parse(content: bytes, path: Path) -> Iterator[Record]:
     for number, line in enumerate(content.splitlines(), start=1):
         try:
-            record = json.loads(line, parse_constant=refuse_constant)
+            record = json.loads(line.decode("utf-8", "surrogateescape"), parse_constant=refuse_constant)
         except (ValueError, RecursionError):
             record = None
         if not _is_record(record):

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -266,18 +266,37 @@ def write_atomic(path: Path, data: bytes | str) -> None:
 
     Missing parent directories are made. Raises UsageError when it cannot be written.
     """
-    _require_regular(path)
-    content = data.encode() if isinstance(data, str) else data
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    with writing(path), _directory(path.parent):
-        try:
-            with beside.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+    write_all({path: data})
+
+
+def write_all(files: Mapping[Path, bytes | str]) -> None:
+    """Write several files as `write_atomic` does, or none of them: a disk that is full takes no first half of them."""
+    with ExitStack() as clean_up:
+        finished: dict[Path, Path] = {}
+        for path, data in files.items():
+            _require_regular(path)
+            beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+            with writing(path):
+                clean_up.enter_context(_directory(path.parent))
+                clean_up.callback(_remove, beside)
+                with beside.open("xb") as file:
+                    file.write(encode(data) if isinstance(data, str) else data)
+                    file.flush()
+                    os.fsync(file.fileno())
+            finished[path] = beside
+        for path, beside in finished.items():
+            with writing(path):
+                beside.replace(path)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # never made, or on a file system that was read-only all along
+        path.unlink()
+
+
+def encode(text: str) -> bytes:
+    """The bytes of a text, with those that were no UTF-8 as they came: from `read_text`, or in the name of a path."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 @contextmanager
@@ -296,22 +315,30 @@ def _directory(path: Path) -> Iterator[None]:
 def require_writable(path: Path) -> None:
     """Raise UsageError unless `write_atomic` could write this file: asked before work whose result goes there."""
     _require_regular(path)
-    with writing(path), _directory(path.parent), tempfile.TemporaryFile(dir=path.parent):
-        pass
+    with writing(path), _directory(path.parent):
+        _require_room(path.parent)
+
+
+def _require_room(directory: Path) -> None:
+    """Raise OSError where not even a page may be written; an empty file may be made on a full disk too."""
+    with tempfile.TemporaryFile(dir=directory) as file:
+        file.write(bytes(4096))
+        file.flush()
 
 
 @contextmanager
 def staging(target: Path) -> Iterator[Path]:
     """A fresh directory beside `target` to fill and then `publish`; whatever is left of it is removed on the way out.
 
-    Raises UsageError when it cannot be made.
+    Raises UsageError when it cannot be made, or when the disk is full.
     """
     staged = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     with ExitStack() as stack:
         with writing(target):
             stack.enter_context(_directory(target.parent))
             staged.mkdir()
-        stack.callback(shutil.rmtree, staged, ignore_errors=True)
+            stack.callback(shutil.rmtree, staged, ignore_errors=True)
+            _require_room(staged)
         yield staged
 
 

@@ -114,7 +114,7 @@ def read(path: Path) -> list[Entry]:
     entries = []
     for number, line in enumerate(lines[:-1], start=1):  # what a kill tore off the last line was never reported as done
         try:
-            entry = json.loads(line)
+            entry = json.loads(line.decode("utf-8", "surrogateescape"))
         except (ValueError, RecursionError):
             entry = None
         if not isinstance(entry, dict) or not isinstance(entry.get("step"), str):

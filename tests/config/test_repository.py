@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from tooling.repository import (
     read_config,
     require_writable,
     staging,
+    write_all,
     write_atomic,
 )
 
@@ -233,3 +236,27 @@ def test_who_may_name_an_ensemble_is_told_of_those_too(repo: Path, run_cli) -> N
     for command in ("tune", "gen-config"):
         assert "hint: this is a repository: name one of its models: joined, one, two\n" in run_cli(command, repo).err
     assert "name one of its models: one, two\n" in run_cli("profile", repo).err
+
+
+def test_several_files_are_written_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_all({tmp_path / "a" / "x": "größe\udcff", tmp_path / "b": b"2"})
+    assert ((tmp_path / "a" / "x").read_bytes(), (tmp_path / "b").read_bytes()) == ("größe".encode() + b"\xff", b"2")
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_all({tmp_path / "b": b"3", tmp_path / "c" / "d": b"4", tmp_path / "file" / "e": b"5"})
+    assert (tmp_path / "b").read_bytes() == b"2"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "file"]
+
+
+def test_a_disk_without_room_is_told_before_the_work(tmp_path: Path) -> None:
+    """An empty file may be made on a full disk too."""
+    code = (
+        "import resource, pathlib, sys; from tooling.repository import require_writable, staging\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "for use in (require_writable, lambda path: staging(path).__enter__()):\n"
+        "    try: use(pathlib.Path(sys.argv[1]) / 'x')\n"
+        "    except Exception as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout.count("cannot be written (got File too large)") == 2, done
+    assert list(tmp_path.iterdir()) == []

@@ -222,3 +222,10 @@ def test_a_study_of_this_format_reads_whole(tmp_path: Path, run_cli) -> None:
     report = tmp_path / "report.html"
     assert run_cli("report", tmp_path, "--output", report).code == 0
     assert "1.10" in report.read_text()
+
+
+def test_names_that_are_no_utf8_come_back(tmp_path: Path) -> None:
+    with Study(tmp_path, {"model": "gr\udcff"}) as study:
+        study.append({"record": "x", "directory": "/nowhere/\udcc3"})
+    header, records = read_study(tmp_path)
+    assert (header["model"], records[0]["directory"]) == ("gr\udcff", "/nowhere/\udcc3")

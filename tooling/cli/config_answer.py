@@ -62,21 +62,17 @@ def _shown(text: str) -> str:
 
 
 def _write(path: Path, draft: Draft, *, force: bool) -> bool:
-    """Write the config, and first the files it names; whether anything changed."""
-    from tooling.repository import guard_overwrite, read_text, write_atomic
+    """Write the config and the files it names, all or none; whether anything changed."""
+    from tooling.repository import guard_overwrite, read_text, write_all
 
     text = draft.text
     if not (force or draft.edited):
         guard_overwrite(path, text)
-    changed = False
-    for file, content in draft.files.items():
-        if _present(file) != content:
-            write_atomic(file, content)
-            changed = True
+    changed: dict[Path, bytes | str] = {file: data for file, data in draft.files.items() if _present(file) != data}
     if not path.exists() or read_text(path) != text:
-        write_atomic(path, text.encode("utf-8", "surrogateescape"))
-        changed = True
-    return changed
+        changed[path] = text
+    write_all(changed)
+    return bool(changed)
 
 
 def _compare(console: Console, mode: str, path: Path, draft: Draft, data: dict[str, Any]) -> None:

@@ -168,7 +168,7 @@ def _write(file: Path, text: str) -> None:
 
     with tempfile.TemporaryDirectory() as scratch:
         draft = Path(scratch) / file.name
-        draft.write_text(text, encoding="utf-8")
+        write_atomic(draft, text)
         try:
             build.read(draft)
         except UsageError as error:

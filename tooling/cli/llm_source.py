@@ -195,7 +195,7 @@ def _engine_files(
     """model.json and the page about it. Raises UsageError where the one that stands there was edited."""
     from tooling.llm import vllm_model
     from tooling.llm.page import FILE as PAGE
-    from tooling.repository import read_text
+    from tooling.repository import encode, read_text
 
     arguments = vllm_model.engine_arguments(plan, release, str(plan.facts.path), own)
     path, page = model_dir / "1" / vllm_model.FILE, model_dir / PAGE
@@ -208,8 +208,8 @@ def _engine_files(
                 hint="put the change into --engine KEY=VALUE, or generate it anew with --force",
             )
     return {
-        path: vllm_model.text_of(arguments).encode(),
-        page: vllm_model.vllm_page(plan, arguments, release).encode("utf-8", "surrogateescape"),
+        path: encode(vllm_model.text_of(arguments)),
+        page: encode(vllm_model.vllm_page(plan, arguments, release)),
     }
 
 

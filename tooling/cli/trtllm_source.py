@@ -88,6 +88,7 @@ def _api(model_dir: Path, plan: Plan, ask: LlmAsk, release: Release, image: str)
 
     from tooling.cli.llm_source import engine_values, serving
     from tooling.llm import llm_api
+    from tooling.repository import encode
 
     if plan.wants.quantization:
         raise UsageError(
@@ -107,7 +108,7 @@ def _api(model_dir: Path, plan: Plan, ask: LlmAsk, release: Release, image: str)
         config=llm_api.config(model_dir.name),
         joined=True,
         files={
-            model_dir / "1" / llm_api.FILE: llm_api.text_of(content).encode(),
+            model_dir / "1" / llm_api.FILE: encode(llm_api.text_of(content)),
             **_page(model_dir, plan, f"TensorRT-LLM {release.trtllm} of Triton {release.tag}", _API_SETTINGS),
         },
         notes=plan.notes,

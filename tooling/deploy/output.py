@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tooling.errors import Problem, UsageError
-from tooling.repository import read_text, write_atomic
+from tooling.repository import read_text, write_all
 
 
 def write_files(output: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:
@@ -14,7 +14,9 @@ def write_files(output: Path, files: Mapping[str, str], *, force: bool) -> list[
 
     Raises UsageError, before anything is written, for files that exist with another content, unless `force`.
     """
-    changed = {output / name: text for name, text in files.items() if _differs(output / name, text)}
+    changed: dict[Path, bytes | str] = {
+        output / name: text for name, text in files.items() if _differs(output / name, text)
+    }
     kept = [path for path in changed if path.exists()]
     if kept and not force:
         raise UsageError(
@@ -27,8 +29,7 @@ def write_files(output: Path, files: Mapping[str, str], *, force: bool) -> list[
                 for path in kept
             ]
         )
-    for path, text in changed.items():
-        write_atomic(path, text)
+    write_all(changed)
     return list(changed)
 
 
