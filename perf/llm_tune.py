@@ -5,7 +5,6 @@ Layer: above the curve.
 from __future__ import annotations
 
 import json
-import random
 import re
 import shutil
 import tempfile
@@ -14,73 +13,33 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from perf.generation import Answer, Ask, generate
-from perf.llm_curve import LEVELS, measure_steps, text
-from perf.sim.llm import EngineSettings, Generation, StepTime, percentiles, simulate_llm
+from perf.generation import generate
+from perf.llm_capacity import Capacity, Level, confirm, predict
+from perf.llm_curve import LEVELS, measure_steps
+from perf.llm_setting import FILE, Setting, read_arguments, version_of
+from perf.llm_traffic import LlmTraffic, figures
+from perf.sim.llm import EngineSettings, Generation, StepTime, simulate_llm
 from perf.slo import Slo
-from tooling.errors import UsageError
-from tooling.repository import read_config, write_atomic
+from tooling.repository import read_config
 from tooling.server import EmbeddedServer, ServerOptions
 
 if TYPE_CHECKING:
     from tooling.console import Console
     from tooling.runtime import Runtime
 
-FILE = "model.json"
-_NAMES = ("max_num_seqs", "max_num_batched_tokens")
-_DEFAULTS = (256, 2048)
 _SEQUENCES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192)
 _BLOCK = 128
 """Tokens of a KV block of vLLM's CPU engine, unless `block_size` says otherwise."""
 _CANDIDATES, _ROUNDS = 2, 3
-MOST_POINTS = 1 + (1 + _CANDIDATES) * _ROUNDS
-"""The curve, and every config in every round."""
+_STREAM_POINTS = 2
+MOST_POINTS = 1 + (1 + _CANDIDATES) * _ROUNDS + _STREAM_POINTS
+"""The curve, every config in every round, and the numbers of streams around the capacity."""
 _MARGIN = 0.03
 _LOAD_TIMEOUT_S = 600
 _CACHE = re.compile(r"KV cache size: ([\d,]+) tokens")
-
-
-class Setting(NamedTuple):
-    """What is tuned, under vLLM's own names."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-
-    def __str__(self) -> str:
-        return ", ".join(f"{name} {value}" for name, value in self._asdict().items())
-
-
-@dataclass(frozen=True, slots=True)
-class LlmTraffic:
-    """`requests` requests of closed-loop `clients`, or at `rate_rps` at random times; prompts (in letters) and outputs
-    (in tokens) are drawn from the given lengths."""
-
-    prompts: tuple[int, ...]
-    outputs: tuple[int, ...]
-    clients: int | None = None
-    rate_rps: float | None = None
-    requests: int = 48
-    seed: int = 0
-
-    def asks(self) -> list[Ask]:
-        rng = random.Random(self.seed)
-        return [Ask(text(rng.choice(self.prompts), rng), rng.choice(self.outputs)) for _ in range(self.requests)]
-
-    def due_s(self) -> list[float] | None:
-        if self.rate_rps is None:
-            return None
-        rng, at, times = random.Random(self.seed), 0.0, []
-        for _ in range(self.requests):
-            at += rng.expovariate(self.rate_rps)
-            times.append(at)
-        return times
-
-    def __str__(self) -> str:
-        load = f"{self.clients} clients" if self.rate_rps is None else f"{self.rate_rps:g} requests/s at random"
-        return f"{load}, {self.requests} requests of {_range(self.prompts)} + {_range(self.outputs)} tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +70,8 @@ class LlmTuned:
     chosen: Tried
     met: bool
     points: int
+    capacity: Capacity | None = None
+    """Of `chosen`; None without limits."""
 
     def to_dict(self) -> dict[str, Any]:
         def plain(one: Tried) -> dict[str, Any]:
@@ -132,6 +93,7 @@ class LlmTuned:
             "changed": self.chosen is not self.current,
             "met": self.met,
             "points": self.points,
+            "capacity": self.capacity and self.capacity.to_dict(),
         }
 
 
@@ -142,24 +104,44 @@ def tune_llm(model_dir: Path, traffic: LlmTraffic, slo: Slo, *, runtime: Runtime
     the engine does not start.
     """
     arguments = read_arguments(model_dir)
-    now = Setting(*(arguments.get(name) or default for name, default in zip(_NAMES, _DEFAULTS, strict=True)))
-    with _serving(model_dir, runtime) as place, console.progress("tune", 2 + _ROUNDS) as progress:
+    now = Setting.of(arguments)
+    with _serving(model_dir, runtime) as place, console.progress("tune", 3 + _ROUNDS) as progress:
         server, repository = place
         _add(server, repository, model_dir, "current", arguments)
         law = _law(server, repository, model_dir, {**arguments, **now._asdict()})
         progress.step(f"a step takes {law.us(1, 1, 100) / 1e3:.1f} ms with one sequence")
-        current, found = sweep(now, arguments, traffic, slo, law, _cache_tokens(server))
+        engine = Simulated(arguments, law, _cache_tokens(server))
+        current, found = sweep(now, engine, traffic, slo)
         for number, one in enumerate(found):
             _add(server, repository, model_dir, f"candidate-{number}", {**arguments, **one.setting._asdict()})
         progress.step(f"{len(found)} of the settings may be better")
-        runs = _measured(server, ["current", *(f"candidate-{n}" for n in range(len(found)))], traffic, progress.step)
-    current, *tried = (
-        Tried(one.setting, one.predicted, tuple(seen)) for one, seen in zip((current, *found), runs, strict=True)
-    )
-    chosen = choose(current, tried, slo)
-    points = 1 + sum(len(one.measured) for one in (current, *tried))
+        names = ["current", *(f"candidate-{n}" for n in range(len(found)))]
+        runs = _measured(server, names, traffic, progress.step)
+        current, *tried = (
+            Tried(one.setting, one.predicted, tuple(seen)) for one, seen in zip((current, *found), runs, strict=True)
+        )
+        chosen = choose(current, tried, slo)
+        name = names[[current, *tried].index(chosen)]
+        capacity = _capacity(server, name, chosen, engine, traffic, slo) if slo.terms else None
+        progress.step(str(capacity or "no limit, so no number of streams"))
+    known = int(traffic.clients is not None)
+    points = 1 + len(names) * _ROUNDS + (len(capacity.levels) - known if capacity else 0)
     met = slo.met(chosen.figures) is True
-    return LlmTuned(model_dir, traffic, slo, law, current, tuple(tried), chosen, met, points)
+    return LlmTuned(model_dir, traffic, slo, law, current, tuple(tried), chosen, met, points, capacity)
+
+
+def _capacity(
+    server: EmbeddedServer, name: str, chosen: Tried, engine: Simulated, traffic: LlmTraffic, slo: Slo
+) -> Capacity:
+    """Of the model `name`, which has the chosen setting; what the rounds measured of it counts too."""
+    known = [] if traffic.clients is None else [Level(traffic.clients, chosen.figures)]
+
+    def measured(streams: int) -> dict[str, float]:
+        asked = traffic.of_streams(streams)
+        return figures(generate(server.grpc_url, name, asked.asks(), clients=streams))
+
+    predicted = predict(lambda streams: engine.figures(chosen.setting, traffic.of_streams(streams)), slo)
+    return confirm(predicted, known, measured, slo, _STREAM_POINTS)
 
 
 def _law(server: EmbeddedServer, repository: Path, model_dir: Path, arguments: Mapping[str, Any]) -> StepTime:
@@ -170,34 +152,42 @@ def _law(server: EmbeddedServer, repository: Path, model_dir: Path, arguments: M
     budget = max(places, arguments["max_num_batched_tokens"])
     more = {**arguments, "max_num_seqs": places, "max_num_batched_tokens": budget}
     _add(server, repository, model_dir, "roomy", more)
-    try:
-        return measure_steps(server.grpc_url, "roomy").law
-    finally:
-        server.unload("roomy")
+    return measure_steps(server.grpc_url, "roomy").law
 
 
-def sweep(
-    now: Setting, arguments: Mapping[str, Any], traffic: LlmTraffic, slo: Slo, law: StepTime, cache_tokens: int
-) -> tuple[Tried, list[Tried]]:
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """The engine of these arguments, as it is simulated with other settings."""
+
+    arguments: Mapping[str, Any]
+    law: StepTime
+    cache_tokens: int
+
+    @property
+    def chunked(self) -> bool:
+        return self.arguments.get("enable_chunked_prefill") is not False
+
+    def figures(self, setting: Setting, traffic: LlmTraffic) -> dict[str, float]:
+        """What a run under this traffic would show, under a Measurement's names."""
+        block = int(self.arguments.get("block_size") or _BLOCK)
+        engine = EngineSettings(*setting, self.cache_tokens // block, block, chunked_prefill=self.chunked)
+        asks = traffic.asks()
+        due_s = traffic.due_s() or [0.0] * len(asks)
+        requests = [Generation(at * 1e6, len(ask.prompt), ask.tokens) for at, ask in zip(due_s, asks, strict=True)]
+        seen = simulate_llm(engine, self.law, requests, clients=traffic.clients, seed=traffic.seed)
+        return {**seen.figures, "tokens_per_s": seen.tokens_per_s, "throughput_rps": seen.throughput_rps}
+
+
+def sweep(now: Setting, engine: Simulated, traffic: LlmTraffic, slo: Slo) -> tuple[Tried, list[Tried]]:
     """The current setting, and the best of the others that are predicted to be better."""
-    block = int(arguments.get("block_size") or _BLOCK)
-    longest = int(arguments.get("max_model_len") or max(traffic.prompts) + max(traffic.outputs))
-    chunked = arguments.get("enable_chunked_prefill") is not False
-    requests = [
-        Generation(at * 1e6, len(ask.prompt), ask.tokens)
-        for at, ask in zip(traffic.due_s() or [0.0] * traffic.requests, traffic.asks(), strict=True)
-    ]
+    longest = int(engine.arguments.get("max_model_len") or max(traffic.prompts) + max(traffic.outputs))
 
     def predicted(setting: Setting) -> Tried:
-        engine = EngineSettings(*setting, cache_tokens // block, block, chunked_prefill=chunked)
-        seen = simulate_llm(engine, law, requests, clients=traffic.clients, seed=traffic.seed)
-        return Tried(
-            setting, {**seen.figures, "tokens_per_s": seen.tokens_per_s, "throughput_rps": seen.throughput_rps}
-        )
+        return Tried(setting, engine.figures(setting, traffic))
 
     current = predicted(now)
     others = [Setting(seqs, budget) for seqs in _SEQUENCES for budget in _BUDGETS if budget >= seqs]
-    usable = [one for one in others if one != now and (chunked or one.max_num_batched_tokens >= longest)]
+    usable = [one for one in others if one != now and (engine.chunked or one.max_num_batched_tokens >= longest)]
     ranked = sorted((predicted(one) for one in usable), key=lambda one: _rank(one.predicted, slo), reverse=True)
     better: list[Tried] = []
     for one in ranked:
@@ -218,31 +208,6 @@ def choose(current: Tried, tried: Sequence[Tried], slo: Slo) -> Tried:
     return max(surely, key=lambda one: _rank(one.figures, slo), default=current)
 
 
-def apply_setting(model_dir: Path, setting: Setting) -> Path:
-    """Write the setting into the model's arguments; the others stay as they are."""
-    path = _version(model_dir) / FILE
-    write_atomic(path, json.dumps({**read_arguments(model_dir), **setting._asdict()}, indent=2) + "\n")
-    return path
-
-
-def read_arguments(model_dir: Path) -> dict[str, Any]:
-    """The engine arguments of the newest version. Raises UsageError where there are none."""
-    path = _version(model_dir) / FILE
-    try:
-        arguments = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError("the engine arguments cannot be read", where=path, got=error) from None
-    if not isinstance(arguments, dict):
-        raise UsageError("not a JSON object", where=path, got=type(arguments).__name__, expected="engine arguments")
-    for name in _NAMES:
-        value = arguments.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise UsageError(
-                f"`{name}` is no count", where=path, got=json.dumps(value), expected="a whole number from 1"
-            )
-    return arguments
-
-
 def _rank(figures: Mapping[str, float], slo: Slo) -> tuple[bool, float]:
     return slo.met(figures) is not False, slo.objective.score(figures) or 0.0
 
@@ -253,16 +218,9 @@ def _gains(one: Mapping[str, float], other: Mapping[str, float], slo: Slo) -> bo
     return kept > others or (kept == others and score > before * (1 + _MARGIN))
 
 
-def _version(model_dir: Path) -> Path:
-    versions = [entry for entry in model_dir.iterdir() if entry.name.isdecimal()] if model_dir.is_dir() else []
-    if not versions:
-        raise UsageError("no model directory with a version", where=model_dir, expected=f"NAME/1/{FILE} below it")
-    return max(versions, key=lambda entry: int(entry.name))
-
-
 @contextmanager
 def _serving(model_dir: Path, runtime: Runtime) -> Iterator[tuple[EmbeddedServer, Path]]:
-    _version(model_dir)
+    version_of(model_dir)
     options = ServerOptions(load_timeout_s=_LOAD_TIMEOUT_S)
     with (
         tempfile.TemporaryDirectory(prefix="tritune-llm-") as folder,
@@ -273,7 +231,7 @@ def _serving(model_dir: Path, runtime: Runtime) -> Iterator[tuple[EmbeddedServer
 
 def _add(server: EmbeddedServer, repository: Path, model_dir: Path, name: str, arguments: Mapping[str, Any]) -> None:
     """Serve a copy of the model's version under a name of its own, with these arguments."""
-    version = shutil.copytree(_version(model_dir), repository / name / "1")
+    version = shutil.copytree(version_of(model_dir), repository / name / "1")
     (version / FILE).write_text(json.dumps(dict(arguments)), encoding="utf-8")
     config = read_config(model_dir)
     config.name = name
@@ -297,22 +255,3 @@ def _measured(
             runs[name].append(figures(generate(server.grpc_url, name, asks, due_s=due_s, clients=traffic.clients)))
         step(f"round {number + 1} of {_ROUNDS} measured")
     return list(runs.values())
-
-
-def figures(answers: Sequence[Answer]) -> dict[str, float]:
-    """Tokens a second, requests a second, and percentiles of TTFT, ITL and latency, under a Measurement's names."""
-    span_s = max(a.times_s[-1] for a in answers) - min(a.due_s for a in answers)
-    between = [a.itl_s * 1e6 for a in answers if a.itl_s is not None]
-    named = {"ttft_": [a.ttft_s * 1e6 for a in answers], "itl_": between, "": [a.latency_s * 1e6 for a in answers]}
-    found = {"tokens_per_s": sum(a.tokens for a in answers) / span_s, "throughput_rps": len(answers) / span_s}
-    return found | {
-        f"{prefix}{name}": value
-        for prefix, values in named.items()
-        if values
-        for name, value in percentiles(values).items()
-    }
-
-
-def _range(lengths: Sequence[int]) -> str:
-    low, high = min(lengths), max(lengths)
-    return str(low) if low == high else f"{low}–{high}"

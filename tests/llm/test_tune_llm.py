@@ -9,12 +9,20 @@ from typing import Any
 
 import pytest
 
+from perf.slo import Slo
+
 pytestmark = pytest.mark.llm
 
 
-def test_a_single_place_is_too_few(add_llm: Callable[..., Path], run_cli: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_single_place_is_too_few(
+    add_llm: Callable[..., Path], run_cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The capacity is the most streams that were measured and kept the limit, and the record says so too."""
+    monkeypatch.chdir(tmp_path)
+    slo = Slo.parse("itl_p95<500ms,tokens_per_s")
     model = add_llm(tmp_path / "models", "llama", max_num_seqs=1)
-    asked = ("--concurrency", 6, "--lengths", "8,30", "--output-lengths", "8,40", "--apply", "--json")
+    asked = ("--concurrency", 6, "--lengths", "8,30", "--output-lengths", "8,40", "--owner", "ann")
+    asked += ("--slo", ",".join(slo.words), "--apply", "--json")
     result = run_cli("tune", model, *asked)
     assert result.code == 0, result.err
     found = result.json["data"]
@@ -25,3 +33,12 @@ def test_a_single_place_is_too_few(add_llm: Callable[..., Path], run_cli: Callab
     written = json.loads((model / "1" / "model.json").read_text())
     assert written["max_num_seqs"] == found["chosen"]["max_num_seqs"]
     assert written["max_model_len"] == 512
+    capacity = found["capacity"]
+    assert capacity["how"] == "measured"
+    assert 6 in [level["streams"] for level in capacity["levels"]], "what the rounds measured counts"
+    kept = [level["streams"] for level in capacity["levels"] if slo.met(level)]
+    assert capacity["streams"] == max(kept)
+    assert all(level["streams"] not in kept for level in capacity["levels"] if level["streams"] == capacity["missed"])
+    record = Path(found["decision"]).read_text()
+    assert f"capacity: {'at least ' if capacity['missed'] is None else ''}{capacity['streams']} concurrent" in record
+    assert "owner: ann" in record

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from perf.llm_tune import LlmTraffic, Setting, Tried, apply_setting, choose, read_arguments, sweep
+from perf.llm_setting import Setting, apply_setting, read_arguments
+from perf.llm_traffic import LlmTraffic
+from perf.llm_tune import Simulated, Tried, choose, sweep
 from perf.sim.llm import StepTime
 from perf.slo import Slo
 from tooling.errors import UsageError
@@ -23,11 +25,11 @@ TOKENS = Slo.parse("tokens_per_s")
 def proposed(
     now: Setting, law: StepTime, slo: Slo = TOKENS, traffic: LlmTraffic = CROWD, **arguments: Any
 ) -> list[Tried]:
-    return sweep(now, arguments, traffic, slo, law, cache_tokens=100_000)[1]
+    return sweep(now, Simulated(arguments, law, 100_000), traffic, slo)[1]
 
 
 def test_too_few_places_are_found() -> None:
-    current, better = sweep(Setting(2, 2048), {}, CROWD, TOKENS, FLAT, 100_000)
+    current, better = sweep(Setting(2, 2048), Simulated({}, FLAT, 100_000), CROWD, TOKENS)
     assert 1 <= len(better) <= 2
     assert all(one.setting.max_num_seqs >= 16 for one in better)
     assert better[0].predicted["tokens_per_s"] > 3 * current.predicted["tokens_per_s"]

@@ -117,7 +117,7 @@ def tune(
         }
         others |= {"--instances": instances, "--threads": threads, "--delay": delay, "--max-batch-size": max_batch_size}
         others |= {"--budget": budget, "--also": also, "--direct": direct, "--study": study, "--report": report}
-        others |= {"--for-rate": for_rate, "--price-per-hour": price_per_hour, "--owner": owner}
+        others |= {"--for-rate": for_rate, "--price-per-hour": price_per_hour}
         others |= {"--url": url, "--from-model-analyzer": from_model_analyzer, "--tokenizer": tokenizer}
         met = tune_vllm(
             model,
@@ -129,6 +129,7 @@ def tune(
             slo=slo,
             seed=seed,
             apply=apply,
+            owner=owner or _login(),
             others=others,
         )
         raise typer.Exit(0 if met else 1)

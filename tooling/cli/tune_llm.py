@@ -37,18 +37,23 @@ def tune_vllm(
     slo: str,
     seed: int,
     apply: bool,
+    owner: str,
     others: dict[str, object],
 ) -> bool:
     """Tune, write where asked, and print; whether the limits are met. `others` are options that mean nothing here."""
-    from perf.llm_tune import LlmTraffic, apply_setting, tune_llm
+    from perf.llm_record import write_record
+    from perf.llm_setting import apply_setting
+    from perf.llm_traffic import LlmTraffic
+    from perf.llm_tune import tune_llm
     from perf.slo import Slo
+    from tooling.repository import cpu_name
     from tooling.runtime import find_llm, find_runtime
 
     if given := [option for option, value in others.items() if value]:
         raise UsageError(
             f"{', '.join(given)}: not for a vLLM model",
             where=model,
-            expected="--concurrency or --request-rate, --lengths, --output-lengths, --slo, --seed, --apply",
+            expected="--concurrency or --request-rate, --lengths, --output-lengths, --slo, --seed, --owner, --apply",
             hint="its engine batches by itself; see docs/llm.md",
         )
     if concurrency and request_rate:
@@ -61,8 +66,9 @@ def tune_vllm(
     result = tune_llm(model, traffic, wanted, runtime=runtime, console=console)
     changed = result.chosen is not result.current
     written = apply_setting(model, result.chosen.setting) if apply and changed and result.met else None
+    record = write_record(result, cpu_name(), owner)
     data = {**result.to_dict(), "written": str(written.absolute()) if written else None}
-    console.result(data, _text(result, written))
+    console.result({**data, "decision": str(record.absolute())}, f"{_text(result, written)}\ndecision {record}")
     return result.met
 
 
@@ -74,6 +80,7 @@ def _text(result: LlmTuned, written: Path | None) -> str:
     lines = [shown, "", f"{result.traffic}; medians of {len(result.current.measured)} runs; {result.points} points."]
     lines.append(f"Chosen: {verdict}.")
     lines += [f"{judgement}" for judgement in result.slo.judge(result.chosen.figures)]
+    lines += [f"Capacity: {result.capacity}."] if result.capacity else []
     return "\n".join([*lines, *([f"written {written}"] if written else [])])
 
 

@@ -1,0 +1,62 @@
+"""The part of a vLLM model's engine arguments that is tuned, read and written. Layer: bottom of perf."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tooling.errors import UsageError
+from tooling.repository import write_atomic
+
+FILE = "model.json"
+_NAMES = ("max_num_seqs", "max_num_batched_tokens")
+_DEFAULTS = (256, 2048)
+
+
+class Setting(NamedTuple):
+    """What is tuned, under vLLM's own names."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+    @classmethod
+    def of(cls, arguments: dict[str, Any]) -> Setting:
+        """That of engine arguments, the defaults of vLLM where they say nothing."""
+        return cls(*(arguments.get(name) or default for name, default in zip(_NAMES, _DEFAULTS, strict=True)))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self._asdict().items())
+
+
+def apply_setting(model_dir: Path, setting: Setting) -> Path:
+    """Write the setting into the model's arguments; the others stay as they are."""
+    path = version_of(model_dir) / FILE
+    write_atomic(path, json.dumps({**read_arguments(model_dir), **setting._asdict()}, indent=2) + "\n")
+    return path
+
+
+def read_arguments(model_dir: Path) -> dict[str, Any]:
+    """The engine arguments of the newest version. Raises UsageError where there are none."""
+    path = version_of(model_dir) / FILE
+    try:
+        arguments = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError("the engine arguments cannot be read", where=path, got=error) from None
+    if not isinstance(arguments, dict):
+        raise UsageError("not a JSON object", where=path, got=type(arguments).__name__, expected="engine arguments")
+    for name in _NAMES:
+        value = arguments.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise UsageError(
+                f"`{name}` is no count", where=path, got=json.dumps(value), expected="a whole number from 1"
+            )
+    return arguments
+
+
+def version_of(model_dir: Path) -> Path:
+    """The directory of the newest version. Raises UsageError where there is none."""
+    versions = [entry for entry in model_dir.iterdir() if entry.name.isdecimal()] if model_dir.is_dir() else []
+    if not versions:
+        raise UsageError("no model directory with a version", where=model_dir, expected=f"NAME/1/{FILE} below it")
+    return max(versions, key=lambda entry: int(entry.name))

@@ -1,0 +1,67 @@
+"""The traffic that a language model is tuned under, and the figures of its answers. Layer: above generation."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from perf.generation import Answer, Ask
+from perf.llm_curve import text
+from perf.sim.llm import percentiles
+
+_EACH = 3
+"""Requests of each stream, at least, where streams are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class LlmTraffic:
+    """`requests` requests of closed-loop `clients`, or at `rate_rps` at random times; prompts (in letters) and outputs
+    (in tokens) are drawn from the given lengths."""
+
+    prompts: tuple[int, ...]
+    outputs: tuple[int, ...]
+    clients: int | None = None
+    rate_rps: float | None = None
+    requests: int = 48
+    seed: int = 0
+
+    def asks(self) -> list[Ask]:
+        rng = random.Random(self.seed)
+        return [Ask(text(rng.choice(self.prompts), rng), rng.choice(self.outputs)) for _ in range(self.requests)]
+
+    def due_s(self) -> list[float] | None:
+        if self.rate_rps is None:
+            return None
+        rng, at, times = random.Random(self.seed), 0.0, []
+        for _ in range(self.requests):
+            at += rng.expovariate(self.rate_rps)
+            times.append(at)
+        return times
+
+    def of_streams(self, streams: int) -> LlmTraffic:
+        """The same requests of so many clients, each of whom sends its next when its last is answered."""
+        return replace(self, clients=streams, rate_rps=None, requests=max(self.requests, _EACH * streams))
+
+    def __str__(self) -> str:
+        load = f"{self.clients} clients" if self.rate_rps is None else f"{self.rate_rps:g} requests/s at random"
+        return f"{load}, {self.requests} requests of {_range(self.prompts)} + {_range(self.outputs)} tokens"
+
+
+def figures(answers: Sequence[Answer]) -> dict[str, float]:
+    """Tokens a second, requests a second, and percentiles of TTFT, ITL and latency, under a Measurement's names."""
+    span_s = max(a.times_s[-1] for a in answers) - min(a.due_s for a in answers)
+    between = [a.itl_s * 1e6 for a in answers if a.itl_s is not None]
+    named = {"ttft_": [a.ttft_s * 1e6 for a in answers], "itl_": between, "": [a.latency_s * 1e6 for a in answers]}
+    found = {"tokens_per_s": sum(a.tokens for a in answers) / span_s, "throughput_rps": len(answers) / span_s}
+    return found | {
+        f"{prefix}{name}": value
+        for prefix, values in named.items()
+        if values
+        for name, value in percentiles(values).items()
+    }
+
+
+def _range(lengths: Sequence[int]) -> str:
+    low, high = min(lengths), max(lengths)
+    return str(low) if low == high else f"{low}–{high}"
