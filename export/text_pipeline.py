@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -175,7 +176,7 @@ def _plan(model_dir: Path, name: str, options: TextOptions) -> _Plan:
             where=config_path(model_dir),
             got="max_batch_size 0",
             expected="1 or more: texts are sent as [batch, 1]",
-            hint=f"write its config again: `tritune gen-config {model_dir} --force`",
+            hint=f"write its config again: `tritune gen-config {shlex.quote(str(model_dir))} --force`",
         )
     most = _max_tokens(options, manifest, model_dir)
     edges: tuple[int, ...] = ()

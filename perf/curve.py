@@ -160,7 +160,8 @@ class ServiceCurve(BaseModel):
                 where=f"service curve of {self.model['name']}",
                 got=str(setting),
                 expected=", ".join(map(str, self.settings)),
-                hint=f"measure it with `tritune profile --instances {setting.instances} --threads {setting.threads}`",
+                hint="measure it with `tritune profile MODEL_DIR "
+                f"--instances {setting.instances} --threads {setting.threads}`",
             )
         return Series(tuple(run for run in self.runs if (run.instances, run.threads) == setting))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -229,7 +230,7 @@ def _check(request: TuneRequest, config: ModelConfig) -> None:
             "the config leaves inputs, outputs and batching to Triton, so it does not say what is tuned",
             where=config.name or request.model_dir,
             expected="a config that lists inputs and outputs",
-            hint=f"write one with `tritune gen-config {request.model_dir}`",
+            hint=f"write one with `tritune gen-config {shlex.quote(str(request.model_dir))}`",
         )
     used = {request.slo.objective.metric, *(term.metric for term in request.slo.terms)}
     if request.also:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -58,7 +59,7 @@ def read_config(model_dir: Path, hardware: str | None = None) -> ModelConfig:
 
     own = config_path(model_dir, hardware)
     path = own if own.is_file() else config_path(model_dir)
-    return parse(read_text(path, hint=f"write one with `tritune gen-config {model_dir}`"), str(path))
+    return parse(read_text(path, hint=f"write one with `tritune gen-config {shlex.quote(str(model_dir))}`"), str(path))
 
 
 def _require_regular(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -257,7 +258,7 @@ def _trial(ledger: Ledger, release: Release, candidate: str | None) -> Entry | N
         raise UsageError(
             "an earlier run was ended while it switched versions",
             where=release.model_dir,
-            hint=f"make what was before serve again: `tritune rollback {release.model_dir}`",
+            hint=f"make what was before serve again: `tritune rollback {shlex.quote(str(release.model_dir))}`",
         )
     if candidate is None and state.trial is None:
         raise UsageError(

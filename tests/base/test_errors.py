@@ -1,9 +1,12 @@
 """The error tree: exit codes, the form of a message, several problems at once."""
 
+from pathlib import Path
+
 import pytest
 
 from tooling import errors
 from tooling.errors import Problem, TrituneError, UsageError, suggest
+from tooling.repository import read_config
 
 
 @pytest.mark.parametrize(
@@ -36,3 +39,11 @@ def test_all_problems_of_a_file_at_once() -> None:
 def test_suggestions_are_close_or_absent() -> None:
     assert suggest("max_bach_size", ["max_batch_size", "name"]) == "did you mean `max_batch_size`?"
     assert suggest("zzz", ["max_batch_size"]) is None
+
+
+def test_a_command_to_run_is_quoted(tmp_path: Path) -> None:
+    model = tmp_path / "my models" / "m"
+    model.mkdir(parents=True)
+    with pytest.raises(UsageError) as caught:
+        read_config(model)
+    assert caught.value.problems[0].hint == f"write one with `tritune gen-config '{model}'`"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,8 @@ def test_the_sweep_sends_valid_requests(run_cli: Run, minilm_repository: Path, s
 
 def test_odd_paths(run_cli: Run, repository: Any, services: Read, tmp_path: Path) -> None:
     models = repository(m=PYTHON).rename(tmp_path / "mödels $HOME #1")
-    assert run_cli("deploy", "compose", models, "-o", tmp_path / "a b").code == 0
+    done = run_cli("deploy", "compose", models, "-o", tmp_path / "a b")
+    assert done.out.splitlines()[-1] == f"next: docker compose --project-directory '{tmp_path}/a b' up"
     source = services(tmp_path / "a b")["triton"]["volumes"][0]["source"]
     assert source.replace("$$", "$") == str(models.resolve())  # Compose prints `$` as it must be written
 
@@ -178,10 +180,23 @@ def test_what_is_there_is_kept(run_cli: Run, repository: Any, tmp_path: Path) ->
         ('platform: "onnx"\n', [], 1, "platform-unknown"),
         (PYTHON + "instance_group { kind: KIND_GPU }\n", ["--gpus", "none"], 2, "a model runs on GPUs only"),
         (PYTHON, ["--cache-size", "1GiB"], 2, "no model would use the cache"),
-        (PYTHON, ["--gpus", "first"], 2, "no GPUs"),
+        (PYTHON, ["--gpus", "first"], 2, "--gpus: no GPUs"),
+        (PYTHON, ["--gpus", "0,1,0"], 2, "--gpus: no GPUs (got `0,1,0`; expected all, none, or ids such as 0,1, each"),
+        (PYTHON, ["--gpus", "GPU-"], 2, "--gpus: no GPUs"),
+        (PYTHON, ["--host", "localhost"], 2, "--host: no IP address (got `localhost`; expected an address of this"),
+        (PYTHON, ["--host", "127.0.0.1:80"], 2, "--host: no IP address"),
+        (PYTHON, ["--grpc-port", "8000"], 2, "--grpc-port: the port of --http-port too (got 8000; expected three"),
+        (PYTHON, ["--config-name", "../m"], 2, "hardware name"),
+        (PYTHON, ["--config-name", "gpu"], 2, "no model has a config of this name (got --config-name gpu; expected a"),
+        (PYTHON, ["--p99", "0"], 2, "--p99: too small (got `0`; expected 1us or more)"),
+        (PYTHON, ["--p99", "fast"], 2, "--p99: not a duration"),
+        (PYTHON, ["--queue-target", "0ms"], 2, "--queue-target: too small"),
+        (PYTHON, ["--pinned-pool", "big"], 2, "--pinned-pool: not a size"),
+        (PYTHON, ["--bucket", "s3://../m"], 2, "--bucket: no object store"),
         (PYTHON, ["--sweep", "n"], 2, "no such model"),
         (PYTHON, ["--release", "99.01"], 2, "no known release"),
-        (PYTHON, ["--shm-size", "1"], 2, "not a size"),
+        (PYTHON, ["--shm-size", "1"], 2, "--shm-size: not a size"),
+        (PYTHON, ["--shm-size", "0"], 2, "--shm-size: too small (got `0`; expected 1MiB or more)"),
         (PYTHON, ["--bucket", "https://b/m"], 2, "no object store"),
     ],
 )
@@ -190,6 +205,51 @@ def test_refused(config: str, argv: list[str], code: int, message: str, run_cli:
     assert (done.code, done.out) == (code, "")
     assert message in done.err
     assert not (tmp_path / "out").exists()
+
+
+def test_what_only_some_models_need_is_told_of_these(run_cli: Run, repository: Any, tmp_path: Path) -> None:
+    models = repository(a=PYTHON, b=PYTHON + "instance_group { kind: KIND_GPU }\n")
+    assert "expected GPUs for b)" in run_cli("deploy", "compose", models, "-o", tmp_path / "out", "--gpus", "none").err
+
+
+@pytest.mark.parametrize("place", ["", "deployment", "m/deploy"])
+def test_files_do_not_go_into_the_repository(place: str, run_cli: Run, repository: Any, tmp_path: Path) -> None:
+    """Triton takes every directory there for a model, and ends when one is none."""
+    models = repository(m=PYTHON)
+    before = sorted(tmp_path.rglob("*"))
+    for kind in ("compose", "kubernetes"):
+        done = run_cli("deploy", kind, models, "-o", models / place)
+        assert (done.code, done.out) == (2, "")
+        assert "--output: the files would stand in the model repository" in done.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_model_that_no_requests_can_be_made_for_is_deployed_without_a_sweep(
+    run_cli: Run, minilm_repository: Path, services: Read, tmp_path: Path
+) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(minilm_repository, models)
+    shutil.rmtree(models / "minilm" / "tokenizer")
+    done = run_cli("deploy", "compose", models, "-o", tmp_path / "out", "--json").json["data"]
+    assert done["notes"][0].startswith("no service `tune`, which sends requests to minilm: ")
+    assert "the tokenizer is missing" in done["notes"][0]
+    assert set(services(tmp_path / "out", "tune")) == {"triton"}
+    asked = run_cli("deploy", "compose", models, "-o", tmp_path / "other", "--sweep", "minilm")
+    assert (asked.code, "the tokenizer is missing" in asked.err) == (2, True)
+
+
+def test_monitoring_gets_ports_that_the_server_leaves_free(
+    run_cli: Run, repository: Any, services: Read, tmp_path: Path
+) -> None:
+    ports = ("--http-port", 3000, "--grpc-port", 9090, "--metrics-port", 9091)
+    assert run_cli("deploy", "compose", repository(m=PYTHON), "-o", tmp_path / "out", *ports).code == 0
+    found = services(tmp_path / "out", "monitoring")
+    assert [found[name]["ports"][0]["published"] for name in ("prometheus", "grafana")] == ["9092", "3001"]
+
+
+def test_an_address_of_the_sixth_version(run_cli: Run, repository: Any, services: Read, tmp_path: Path) -> None:
+    assert run_cli("deploy", "compose", repository(m=PYTHON), "-o", tmp_path / "out", "--host", "::1").code == 0
+    assert {port["host_ip"] for port in services(tmp_path / "out")["triton"]["ports"]} == {"::1"}
 
 
 def test_not_a_repository(run_cli: Run, repository: Any, tmp_path: Path) -> None:

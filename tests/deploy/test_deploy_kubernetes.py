@@ -174,7 +174,22 @@ def test_the_next_command_applies_the_overlay_that_fits(
     [
         (["--name", "Enc_1"], "no name for Kubernetes"),
         (["--bucket", "https://b/m"], "no object store"),
-        (["--load-timeout", "10"], "not a duration"),
+        (
+            ["--name", "2024-models"],
+            "no name for Kubernetes (got `2024-models`; expected lower-case letters",
+        ),
+        (["--load-timeout", "10"], "--load-timeout: not a duration"),
+        (["--load-timeout", "500ms"], "--load-timeout: too small (got `500ms`; expected 5s or more)"),
+        (["--replicas", "5", "--max-replicas", "2"], "no such number of replicas (got 5 replicas of at most 2"),
+        (["--cpu", "many"], "--cpu: no quantity of Kubernetes (got `many`; expected a quantity above 0 such as 4,"),
+        (["--cpu", "0"], "--cpu: no quantity of Kubernetes"),
+        (["--memory", "8GiB"], "--memory: no quantity of Kubernetes"),
+        (["--memory", "512Mi"], "--memory: no memory is left for Triton (got 512Mi, 1073741824 bytes of it shared"),
+        (["--image", "a b"], "--image: no name of an image"),
+        (["--image", "../m"], "--image: no name of an image"),
+        (["--rate", "0"], "'--rate'"),
+        (["--p99", "0s"], "--p99: too small"),
+        (["--config-name", "../m"], "hardware name"),
     ],
 )
 def test_refused(argv: list[str], message: str, run_cli: Run, repository: Any, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,15 @@ def promtool(*argv: object) -> str:
 def test_prometheus_takes_config_and_rules(tmp_path: Path) -> None:
     said = promtool("check", "config", write(tmp_path) / "prometheus.yml")
     assert f"{len(alerts(OPTIONS))} rules found" in said
+
+
+def test_an_owner_is_taken_as_it_is_written(tmp_path: Path) -> None:
+    """Labels of alerts are templates."""
+    owner = 'the "{{ models }}" team, on call'
+    write(tmp_path, replace(OPTIONS, owner=owner))
+    promtool("check", "rules", tmp_path / "alerts.yml")
+    label = yaml.safe_load((tmp_path / "alerts.yml").read_text())["groups"][0]["rules"][0]["labels"]["owner"]
+    assert label == 'the "{{ "{{" }} models }}" team, on call'
 
 
 def test_dashboard_holds_every_panel(tmp_path: Path) -> None:

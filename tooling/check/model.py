@@ -18,7 +18,7 @@ from tooling.check.target import Target
 from tooling.check.text import LARGEST, ConfigText
 from tooling.config.proto import ModelConfig, pb
 from tooling.errors import Problem, UsageError
-from tooling.repository import CONFIG_FILE
+from tooling.repository import CONFIG_FILE, config_path
 from tooling.signature.onnx_graph import OnnxGraph, read_graph
 from tooling.signature.spec import ModelSignature
 
@@ -227,7 +227,7 @@ def read_model(directory: Path, shown: str, target: Target, config: Path | None 
     model.unreadable = _closed(directory)
     if model.unreadable is not None:
         return model
-    own = directory / "configs" / f"{target.config_name}.pbtxt" if target.config_name else None
+    own = config_path(directory, target.config_name) if target.config_name else None
     path = config or (own if own is not None and is_file(own) else directory / CONFIG_FILE)
     if not exists(path) and not path.is_symlink():
         return model

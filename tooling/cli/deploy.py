@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from tooling.cli.app import console_of
+from tooling.cli.options import MOST, duration_us, size_bytes
 from tooling.console import Console
 from tooling.errors import UsageError, suggest
 
@@ -40,6 +42,7 @@ _FORCE = typer.Option(False, "--force", help="Replace files that have another co
 _Control = Literal["none", "poll", "explicit"]
 _QUEUE_US = 10_000
 _LEAST_QUEUE_US = 100
+_LEAST_TIME, _LEAST_SHARED = "1us", "1MiB"
 
 
 @app.command()
@@ -69,32 +72,31 @@ def compose(
 ) -> None:
     """Write a compose project: Triton on GPUs or without, a perf_analyzer sweep, and a TensorRT builder."""
     from tooling.deploy.compose import ComposeOptions, render_compose
+    from tooling.deploy.inputs import gpu_ids
     from tooling.deploy.monitoring import MonitoringOptions
-    from tooling.units import parse_duration_us, parse_size
 
-    console = console_of(context)
-    found, flags, image = _plan(repository, release, config_name, control, cache_size)
-    ids = _gpu_ids(gpus)
+    console, ids = console_of(context), gpu_ids(gpus)
+    found, flags, image = _plan(repository, output, release, config_name, control, cache_size)
     flags = _with_pools(flags, pinned_pool, cuda_pool, None if ids is None else len(ids))
-    if found.gpu and ids == ():
-        names = ", ".join(found.models)
-        raise UsageError("a model runs on GPUs only", where=repository, got="--gpus none", expected=f"GPUs for {names}")
-    requests = _requests(repository, found, sweep)
+    _require_gpus(repository, found, None if ids is None else len(ids), f"--gpus {gpus}")
+    requests, without = _requests(repository, found, sweep)
     tuning = _tuned(study)
     watch = MonitoringOptions(
         "triton:8002",
         owner,
-        parse_duration_us(p99),
+        duration_us("--p99", p99, _LEAST_TIME),
         _queue_us(queue_target, tuning),
         batch=tuning.mean_batch if tuning else None,
     )
+    shared = size_bytes("--shm-size", shm_size, _LEAST_SHARED)
     options = ComposeOptions(
-        host, http_port, grpc_port, metrics_port, ids, parse_size(shm_size), next(iter(requests), None), watch, bucket
+        host, http_port, grpc_port, metrics_port, ids, shared, next(iter(requests), None), watch, bucket
     )
     files = render_compose(repository, output, found, flags, image, options)
     files = {**files, **{f"requests/{name}.json": text for name, text in requests.items()}}
-    driver = _driver(image) if options.on_gpu else ()
-    _write(console, output, files, f"docker compose --project-directory {output} up", driver, force=force)
+    notes = (*without, *(_driver(image) if options.on_gpu else ()))
+    following = shlex.join(["docker", "compose", "--project-directory", str(output), "up"])
+    _write(console, output, files, following, notes, force=force)
 
 
 @app.command()
@@ -110,7 +112,9 @@ def kubernetes(
     cuda_pool: str | None = _CUDA,
     name: str | None = typer.Option(None, help="Of the objects. Default: the repository's name."),
     study: Path | None = _STUDY,
-    rate: float | None = typer.Option(None, metavar="REQUESTS/S", help="With --study: requests to be answered."),
+    rate: float | None = typer.Option(
+        None, min=0.001, max=MOST, metavar="REQUESTS/S", help="With --study: requests to be answered."
+    ),
     replicas: int | None = typer.Option(None, min=1, help="Servers at the least. Default: by --rate, else 1."),
     max_replicas: int | None = typer.Option(None, min=1, help="Servers at the most. Default: twice the least, from 4."),
     owner: str = _OWNER,
@@ -130,35 +134,34 @@ def kubernetes(
     """Write a kustomize base with overlays (volume claim, object store, image) and KServe objects."""
     from tooling.deploy.kubernetes import render_kubernetes
     from tooling.deploy.objects import KubernetesOptions
-    from tooling.units import parse_duration_us, parse_size
 
     console = console_of(context)
-    found, flags, served = _plan(repository, release, config_name, control, cache_size)
-    if found.gpu and gpus == 0:
-        raise UsageError("a model runs on GPUs only", where=repository, got="--gpus 0", expected="1 or more")
+    found, flags, served = _plan(repository, output, release, config_name, control, cache_size)
+    _require_gpus(repository, found, gpus, f"--gpus {gpus}")
     flags = _with_pools(flags, pinned_pool, cuda_pool, gpus)
     tuning = _tuned(study, rate)
     least = replicas or (math.ceil(rate / tuning.carries_rps) if rate and tuning else 1)
     options = KubernetesOptions(
         name=name or repository.resolve().name.lower().replace("_", "-"),
         replicas=least,
-        max_replicas=max(4, 2 * least) if max_replicas is None else max(least, max_replicas),
+        max_replicas=max(4, 2 * least) if max_replicas is None else max_replicas,
         queue_target_us=_queue_us(queue_target, tuning),
         cpu=cpu,
         memory=memory,
         gpus=gpus,
-        shm_bytes=parse_size(shm_size),
-        load_timeout_s=parse_duration_us(load_timeout) // 1_000_000,
+        shm_bytes=size_bytes("--shm-size", shm_size, _LEAST_SHARED),
+        load_timeout_s=duration_us("--load-timeout", load_timeout, "5s") // 1_000_000,
         bucket=bucket,
         image=image,
         owner=owner,
-        p99_us=parse_duration_us(p99),
+        p99_us=duration_us("--p99", p99, _LEAST_TIME),
         batch=tuning.mean_batch if tuning else None,
     )
     files = render_kubernetes(found, flags, served, options)
     driver = _driver(served) if gpus else ()
     place = "object-store" if bucket else "image" if image else "pvc"
-    _write(console, output, files, f"kubectl apply -k {output / 'overlays' / place}", driver, force=force)
+    following = shlex.join(["kubectl", "apply", "-k", str(output / "overlays" / place)])
+    _write(console, output, files, following, driver, force=force)
 
 
 @app.command()
@@ -172,29 +175,30 @@ def split(
     """Write weighted routes to two versions on Kubernetes, and the same share as KServe's canary."""
     from tooling.deploy.split import render_split
 
-    _write(
-        console_of(context),
-        output,
-        render_split(name, percent),
-        f"kubectl apply -f {output / 'routes.yaml'}",
-        force=force,
-    )
+    following = shlex.join(["kubectl", "apply", "-f", str(output / "routes.yaml")])
+    _write(console_of(context), output, render_split(name, percent), following, force=force)
 
 
 def _plan(
-    repository: Path, release: str | None, config_name: str | None, control: _Control, cache_size: str | None
+    repository: Path,
+    output: Path,
+    release: str | None,
+    config_name: str | None,
+    control: _Control,
+    cache_size: str | None,
 ) -> tuple[Needs, ServerFlags, Release]:
     """What the models need, how the server is started, and its release."""
     from dataclasses import replace
 
+    from tooling.deploy.inputs import check_place
     from tooling.deploy.needs import read_needs
     from tooling.releases import current_release, release_named
     from tooling.server.flags import flags_for
-    from tooling.units import parse_size
 
+    check_place(output, repository)
     served = release_named(release) if release else current_release()
     found = read_needs(repository, served, config_name)
-    cache_bytes = parse_size(cache_size) if cache_size else None
+    cache_bytes = size_bytes("--cache-size", cache_size) if cache_size else None
     flags = flags_for(found.served, config_name=config_name, cache_bytes=cache_bytes)
     return found, replace(flags, control=control, load=found.models if control == "explicit" else ()), served
 
@@ -203,15 +207,13 @@ def _with_pools(flags: ServerFlags, pinned: str | None, cuda: str | None, gpus: 
     """The flags with these pools; `gpus` are those that the server sees, None when that depends on the machine."""
     from dataclasses import replace
 
-    from tooling.units import parse_size
-
     if cuda and not gpus:
         got = "no GPU" if gpus == 0 else "all GPUs, however many there are"
         raise UsageError("there is a pool for each GPU", where="--cuda-pool", got=got, hint="name them with --gpus")
     return replace(
         flags,
-        pinned_pool_bytes=parse_size(pinned) if pinned else None,
-        cuda_pool_bytes=parse_size(cuda) if cuda else None,
+        pinned_pool_bytes=size_bytes("--pinned-pool", pinned) if pinned else None,
+        cuda_pool_bytes=size_bytes("--cuda-pool", cuda) if cuda else None,
         gpus=gpus or 0,
     )
 
@@ -227,37 +229,36 @@ def _tuned(study: Path | None, rate: float | None = None) -> Tuned | None:
 
 def _queue_us(asked: str | None, found: Tuned | None) -> int:
     """The queue time that is still as tuned, in microseconds: as asked, else as a server has it at its capacity."""
-    from tooling.units import parse_duration_us
-
     if asked is not None:
-        return parse_duration_us(asked)
+        return duration_us("--queue-target", asked, _LEAST_TIME)
     waits_us = found.queue_us if found else None
     return _QUEUE_US if waits_us is None else max(_LEAST_QUEUE_US, round(waits_us))
 
 
-def _gpu_ids(text: str) -> tuple[str, ...] | None:
-    if text in ("all", "none"):
-        return None if text == "all" else ()
-    ids = tuple(part.strip() for part in text.split(","))
-    if not all(part.isdecimal() or part.startswith("GPU-") for part in ids):
-        raise UsageError("no GPUs", got=f"--gpus {text}", expected="all, none, or ids such as 0,1")
-    return ids
+def _require_gpus(repository: Path, needs: Needs, gpus: int | None, got: str) -> None:
+    """Raise UsageError where models that run on GPUs only get none; None is all there are."""
+    if needs.on_gpu and gpus == 0:
+        expected = f"GPUs for {', '.join(needs.on_gpu)}"
+        raise UsageError("a model runs on GPUs only", where=repository, got=got, expected=expected)
 
 
-def _requests(repository: Path, needs: Needs, sweep: str | None) -> dict[str, str]:
-    """Valid requests for the model that is swept: the one asked for, else the first whose file says what it takes."""
+def _requests(repository: Path, needs: Needs, sweep: str | None) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Valid requests for the model that is swept: the one asked for, else the first that they can be made for; or what
+    keeps them from being made, which is an error only for the one asked for."""
     if sweep is not None and sweep not in needs.models:
         raise UsageError("no such model", where=repository, got=f"--sweep {sweep}", hint=suggest(sweep, needs.models))
+    without = []
     for name in (sweep,) if sweep else needs.models:
-        text = _requests_of(repository / name)
-        if text is not None:
-            return {name: text}
-    if sweep is not None:
-        raise UsageError("no requests can be made for this model", where=repository / sweep, expected="an ONNX model")
-    return {}
+        try:
+            return {name: _requests_of(repository / name)}, ()
+        except UsageError as error:
+            if sweep:
+                raise
+            without.append(f"no service `tune`, which sends requests to {name}: {error.problems[0]}")
+    return {}, tuple(without[:1])
 
 
-def _requests_of(model_dir: Path) -> str | None:
+def _requests_of(model_dir: Path) -> str:
     import tempfile
 
     from perf.input_data import write_input_data
@@ -266,10 +267,7 @@ def _requests_of(model_dir: Path) -> str | None:
     from tooling.repository import locate_model
     from tooling.signature.onnx_file import read_onnx
 
-    try:
-        signature = read_onnx(locate_model(model_dir, "onnxruntime").file)
-    except UsageError:
-        return None
+    signature = read_onnx(locate_model(model_dir, "onnxruntime").file)
     tokenizer = model_dir / "tokenizer"
     lengths = fit_to_model(traffic_lengths((), signature, tokenizer, batching=True), model_dir, asked=False)
     with tempfile.TemporaryDirectory() as scratch:

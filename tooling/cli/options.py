@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from tooling.errors import UsageError
-from tooling.units import parse_duration_us
+from tooling.units import parse_duration_us, parse_size
 
 if TYPE_CHECKING:
     from perf.grid import Grid
@@ -83,13 +83,25 @@ def counts(option: str, text: str, least: int = 1) -> tuple[int, ...]:
     return _listed(text, count)
 
 
-def duration_us(option: str, text: str) -> int:
+def duration_us(option: str, text: str, least: str = "0") -> int:
     """Microseconds of a typed duration. Raises UsageError that names the option."""
+    return _measured(option, text, least, parse_duration_us)
+
+
+def size_bytes(option: str, text: str, least: str = "0B") -> int:
+    """Bytes of a typed size. Raises UsageError that names the option."""
+    return _measured(option, text, least, parse_size)
+
+
+def _measured(option: str, text: str, least: str, parse: Callable[[str], int]) -> int:
     try:
-        return parse_duration_us(text)
+        value = parse(text)
     except UsageError as error:
         problem = error.problems[0]
         raise UsageError(problem.what, where=option, got=problem.got, expected=problem.expected) from None
+    if value < parse(least):
+        raise UsageError("too small", where=option, got=f"`{text}`", expected=f"{least} or more")
+    return value
 
 
 def _listed(text: str, parse: Callable[[str], _T]) -> tuple[_T, ...]:

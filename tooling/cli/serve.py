@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,27 +87,21 @@ def _of_project() -> Path:
 def _hint(repository: Path, name: str, keep_going: bool) -> str | None:
     """What to do about a refused model: make its weights where there is no version of it at all."""
     if not any(entry.name.isdecimal() for entry in (repository / name).iterdir()):
-        return f"the model has no version yet: `tritune export SOURCE --repository {repository} --name {name}`"
+        where = shlex.quote(str(repository))
+        return f"the model has no version yet: `tritune export SOURCE --repository {where} --name {name}`"
     return None if keep_going else "correct the model, or serve the others with `--keep-going`"
 
 
 def _config_name(repository: Path, asked: str) -> str | None:
     from tooling.repository import config_path, cpu_name
+    from tooling.server.flags import require_config_name
 
-    hardware = cpu_name() if asked == _AUTO else asked
-    if not hardware or not repository.is_dir():
-        return hardware or None
-    if any(config_path(model, hardware).is_file() for model in repository.iterdir()):
-        return hardware
-    if asked == _AUTO:
-        return None
-    raise UsageError(
-        "no model has a config of this name",
-        where=repository,
-        got=f"--config-name {asked}",
-        expected=f"a file NAME/configs/{asked}.pbtxt in some model",
-        hint="write one with `tritune tune --apply` or `tritune gen-config --hardware`, or leave --config-name out",
-    )
+    if asked != _AUTO:
+        require_config_name(repository, asked or None)
+        return asked or None
+    hardware = cpu_name()
+    there = repository.is_dir() and any(config_path(model, hardware).is_file() for model in repository.iterdir())
+    return hardware if there else None
 
 
 def _all_models(server: EmbeddedServer, repository: Path) -> list[str]:

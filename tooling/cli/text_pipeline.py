@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -196,10 +197,11 @@ def _curve(model_dir: Path, ask: TextAsk, *, needed: bool) -> ServiceCurve | Non
     if not (needed or ask.curve) and not path.is_file():
         return None
     if not path.exists():
+        quoted = shlex.quote(str(model_dir))
         raise UsageError(
             "there is no service curve to decide with",
             where=path,
-            hint=f"export without --padding auto, measure one with `tritune profile {model_dir}`, and export again",
+            hint=f"export without --padding auto, measure one with `tritune profile {quoted}`, and export again",
         )
     return read_curve(path)
 

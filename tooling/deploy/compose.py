@@ -6,11 +6,13 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
 from tooling.config.templates import environment
 from tooling.deploy.image import IMAGE
+from tooling.deploy.inputs import check_host, check_ports, monitoring_ports
 from tooling.deploy.monitoring import MonitoringOptions, render_monitoring
 from tooling.deploy.needs import Needs
 from tooling.deploy.store import S3_VARIABLES, check_bucket, is_s3
@@ -42,6 +44,11 @@ class ComposeOptions:
     bucket: str | None = None
 
     @property
+    def ports(self) -> dict[str, int]:
+        """The server's, by their options."""
+        return {"--http-port": self.http_port, "--grpc-port": self.grpc_port, "--metrics-port": self.metrics_port}
+
+    @property
     def on_gpu(self) -> bool:
         return self.gpus is None or len(self.gpus) > 0
 
@@ -51,8 +58,10 @@ def render_compose(
 ) -> Mapping[str, str]:
     """The files of the project by their names in `output`; the repository is named relative to it.
 
-    Raises UsageError for a bucket that is none.
+    Raises UsageError for a bucket or an address that is none, and for a port that is wanted twice.
     """
+    check_host(options.host)
+    check_ports(options.ports)
     if options.bucket is not None:
         check_bucket(options.bucket)
     if flags.control == "explicit" and not _is_loopback(options.host):  # whoever loads models runs code
@@ -72,6 +81,7 @@ def render_compose(
         "release": release,
         "options": options,
         "sweep": options.sweep,
+        "monitoring_ports": monitoring_ports(options.ports),
         "gpu": options.on_gpu,
         "guarded": flags.control_key is not None,
         "gpus": "count: all" if options.gpus is None else f"device_ids: {json.dumps(list(options.gpus))}",
@@ -91,7 +101,7 @@ def render_compose(
 
 
 def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
+    return ip_address(host).is_loopback
 
 
 class _Setting(str):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from tooling.deploy.image import image_of
+from tooling.deploy.inputs import check_image, quantity
 from tooling.deploy.monitoring import MonitoringOptions, alerts, dashboard
 from tooling.deploy.needs import Needs
 from tooling.deploy.objects import (
@@ -72,8 +73,14 @@ def _check(options: KubernetesOptions) -> None:
     if not 1 <= options.replicas <= options.max_replicas:
         got = f"{options.replicas} replicas of at most {options.max_replicas}"
         raise UsageError("no such number of replicas", got=got, expected="1 or more, and not above the most")
+    quantity("--cpu", options.cpu)
+    if quantity("--memory", options.memory) <= options.shm_bytes:  # what lies in shared memory counts to it
+        got = f"{options.memory}, {options.shm_bytes} bytes of it shared"
+        raise UsageError("no memory is left for Triton", where="--memory", got=got, expected="more than --shm-size")
     if options.bucket is not None:
         check_bucket(options.bucket)
+    if options.image is not None:
+        check_image(options.image)
 
 
 def _yaml(objects: Sequence[Object]) -> str:

@@ -170,7 +170,7 @@ def alerts(options: MonitoringOptions) -> list[dict[str, Any]]:
             "alert": name,
             "expr": expr,
             "for": lasting,
-            "labels": {"severity": severity, "owner": options.owner},
+            "labels": {"severity": severity, "owner": options.owner.replace("{{", '{{ "{{" }}')},
             "annotations": {"summary": summary, "runbook": f"{_RUNBOOK}#{name.lower()}"},
         }
         for name, expr, lasting, severity, summary in rules

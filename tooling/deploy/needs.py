@@ -14,6 +14,7 @@ from tooling.check.runner import check
 from tooling.check.target import Target
 from tooling.errors import Problem, Refused, UsageError
 from tooling.releases import Release
+from tooling.server.flags import require_config_name
 
 # Backends that are in one variant of the image only; every other backend of NVIDIA's is in the plain one.
 _VARIANTS: Final = {"vllm": "vllm-python-py3", "tensorrtllm": "trtllm-python-py3"}
@@ -24,14 +25,14 @@ REQUIREMENTS: Final = "requirements.txt"
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """`served` are the models, `variant` is what the image's tag ends in, `gpu` whether some model runs on a GPU only.
+    """`served` are the models, `variant` is what the image's tag ends in, `on_gpu` names those that run on GPUs only.
 
     `packages` are the requirement files of Python models.
     """
 
     served: tuple[Model, ...]
     variant: str
-    gpu: bool
+    on_gpu: tuple[str, ...]
     packages: tuple[Path, ...]
 
     @property
@@ -48,6 +49,7 @@ def read_needs(repository: Path, release: Release, config_name: str | None = Non
     """
     target = Target(release, release_named=True, config_name=config_name, cache=True, rate_limit=True)
     found = read_repository(repository, target)
+    require_config_name(repository, config_name)
     if found.is_model or not found.judged:
         raise UsageError(
             "no model repository", where=repository, expected="a directory with a directory for each model in it"
@@ -65,7 +67,7 @@ def read_needs(repository: Path, release: Release, config_name: str | None = Non
     return Needs(
         served=models,
         variant=_variant(repository, models),
-        gpu=any(map(_only_on_gpu, models)),
+        on_gpu=tuple(model.name for model in models if _only_on_gpu(model)),
         packages=tuple(path for name in found.judged if (path := repository / name / REQUIREMENTS).is_file()),
     )
 

@@ -14,8 +14,9 @@ S3_VARIABLES: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSIO
 
 def check_bucket(url: str) -> None:
     """Raises UsageError for what is no s3:// or gs:// URL."""
-    if not _BUCKET.fullmatch(url):
-        raise UsageError("no object store", got=f"`{url}`", expected="s3://BUCKET/PATH or gs://BUCKET/PATH")
+    if not _BUCKET.fullmatch(url) or {".", ".."} & set(url.split("/")):
+        expected = "s3://BUCKET/PATH or gs://BUCKET/PATH"
+        raise UsageError("no object store", where="--bucket", got=f"`{url}`", expected=expected)
 
 
 def is_s3(url: str) -> bool:

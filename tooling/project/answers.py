@@ -3,6 +3,7 @@ Layer: project."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ def refusals(step: Step, data: Mapping[str, Any] | None) -> Iterator[Problem]:
                 )
         return
     why = (data or {}).get("conclusion") or "the answer is no"
-    yield Problem(str(why).splitlines()[0], hint=f"run `tritune {' '.join(step.words)}` to see all of it")
+    yield Problem(str(why).splitlines()[0], hint=f"run `tritune {shlex.join(step.words)}` to see all of it")
 
 
 def _option(step: Step, name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import tempfile
@@ -252,4 +253,4 @@ def _problems(step: Step, answer: Answer, data: Mapping[str, Any] | None) -> Ite
     if answer.code == Refused.exit_code:
         return list(answers.refusals(step, data))
     how = f"signal {-answer.code}" if answer.code < 0 else f"exit code {answer.code}"
-    return [Problem("it ended without an answer", got=how, hint=f"run `tritune {' '.join(step.words)}`")]
+    return [Problem("it ended without an answer", got=how, hint=f"run `tritune {shlex.join(step.words)}`")]

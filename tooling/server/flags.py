@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from tooling.errors import Problem, UsageError
+from tooling.repository import config_path
 
 if TYPE_CHECKING:
     from tooling.check.model import Model
@@ -144,3 +145,17 @@ def _version_compatible(model: Model) -> bool:
         return any(read_manifest(path).version_compatible for path in plans if path.is_file())
     except UsageError:  # what is wrong in it is for `check` to tell
         return False
+
+
+def require_config_name(repository: Path, name: str | None) -> None:
+    """Raise UsageError for a name that no model of the repository has a config of, and for none."""
+    if name is None or not repository.is_dir():
+        return
+    if not any(config_path(model, name).is_file() for model in repository.iterdir()):
+        raise UsageError(
+            "no model has a config of this name",
+            where=repository,
+            got=f"--config-name {name}",
+            expected=f"a file NAME/configs/{name}.pbtxt in some model",
+            hint="write one with `tritune tune --apply` or `tritune gen-config --hardware`, or leave --config-name out",
+        )

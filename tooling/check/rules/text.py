@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Final
 
@@ -197,7 +198,7 @@ def _missing(model: Model) -> Iterator[Finding]:
             MISSING,
             f"{model.name} has no {CONFIG_FILE}, and auto-complete is off",
             says=f"failed to open text file for read {model.config_name}: No such file or directory",
-            hint=f"rename {close[0]}" if close else f"write one with `tritune gen-config {model.shown}`",
+            hint=f"rename {close[0]}" if close else f"write one with `tritune gen-config {shlex.quote(model.shown)}`",
         )
         return
     if close:
@@ -213,7 +214,7 @@ def _missing(model: Model) -> Iterator[Finding]:
             MISSING_COMPLETED,
             f"{model.name} has no {CONFIG_FILE}: the server would auto-complete with max_batch_size {batch}"
             " and two CPU instances",
-            hint=f"write one with `tritune gen-config {model.shown}`",
+            hint=f"write one with `tritune gen-config {shlex.quote(model.shown)}`",
         )
 
 
