@@ -103,6 +103,7 @@ def test_openvino_does_not_batch_by_itself(place, run_cli):
         (["--template"], "--template: the model is missing"),
         (["--url", "localhost:8000"], "--url: the model is not named"),
         (["--url", "localhost", "--model", "m"], "--url: not HOST:PORT (got `localhost`"),
+        (["--url", "localhost:99999", "--model", "m"], "--url: not HOST:PORT (got `localhost:99999`"),
         (["loose.bin"], "does not exist"),
         (["m", "--input", "x:FP:1"], "--input: not a data type of Triton"),
         (["m", "--release", "24.10", "--backend", "tensorflow"], "invalid value for '--backend'"),

@@ -26,7 +26,7 @@ class Answer(Exception):
 def address(url: str) -> str:
     """HOST:PORT of an HTTP endpoint, which may be written as a URL. Raises UsageError for anything else."""
     found = _ADDRESS.fullmatch(url)
-    if found is None:
+    if found is None or not 1 <= int(found[1].rpartition(":")[2]) <= 65_535:
         raise UsageError(
             "not HOST:PORT",
             where="--url",
