@@ -3,7 +3,8 @@
     python benchmarks/priorities.py MODEL_DIR [--seconds 15] [--rounds 2] [--bulk 16] [--rate 10] [--tokens 32]
 
 Bulk clients ask without pause; urgent requests leave at random times, whether or not earlier ones are answered. All are
-texts of the same length, so that bulk requests batch. The ways take turns, each round in the other order.
+texts of the same length, so that bulk requests batch. The ways take turns, each round in the other order; each round is
+judged by itself, and against `one queue` of the same round.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import json
 import os
 import random
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -79,6 +81,11 @@ async def measure(
     return seen
 
 
+def spread(values: list[float], digits: int = 0) -> str:
+    """Median, and lowest to highest in brackets."""
+    return f"{statistics.median(values):.{digits}f} [{min(values):.{digits}f}–{max(values):.{digits}f}]"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="REPO/NAME, such as quickstart/model_repository/minilm")
@@ -90,7 +97,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     model_dir = given.model.absolute()
-    found: dict[str, dict[str, list[float]]] = {way: {"bulk": [], "urgent": []} for way in WAYS}
+    found: dict[str, list[dict[str, list[float]]]] = {way: [] for way in WAYS}
     with EmbeddedServer(model_dir.parent, find_runtime()) as server:
         server.alias(FAST, model_dir)
         for number in range(given.rounds):
@@ -101,15 +108,19 @@ def main() -> None:
                     measure(server.grpc_url, model_dir.name, r, w, argparse.Namespace(**{**vars(given), "seconds": s}))
                 )
                 run(2)  # warm
-                for kind, times in run(given.seconds).items():
-                    found[way][kind] += times
+                found[way].append(run(given.seconds))
                 if way == "second model":
                     server.unload(FAST)
-    print(f"{'':16} {'bulk/s':>8} {'bulk p99 ms':>12} {'urgent p50 ms':>14} {'urgent p99 ms':>14} {'urgent':>7}")
-    for way, seen in found.items():
-        rate = len(seen["bulk"]) / (given.rounds * given.seconds)
-        (bulk,), (half, most) = np.percentile(seen["bulk"], [99]), np.percentile(seen["urgent"], [50, 99])
-        print(f"{way:16} {rate:8.0f} {bulk:12.0f} {half:14.0f} {most:14.0f} {len(seen['urgent']):7}")
+    print(f"{'median [lowest–highest] of rounds':36} {'bulk/s':>18} {'urgent p50 ms':>22} {'urgent p99 ms':>22}")
+    for way, rounds in found.items():
+        rates = [len(seen["bulk"]) / given.seconds for seen in rounds]
+        halves, mosts = ([float(np.percentile(seen["urgent"], q)) for seen in rounds] for q in (50, 99))
+        print(f"{way:36} {spread(rates):>18} {spread(halves):>22} {spread(mosts):>22}")
+    for way in WAYS[1:]:
+        for q in (50, 99):
+            pairs = zip(found[way], found[WAYS[0]], strict=True)
+            ratios = [np.percentile(a["urgent"], q) / np.percentile(b["urgent"], q) for a, b in pairs]
+            print(f"urgent p{q}, {way} over {WAYS[0]} of the same round: {spread(ratios, 2)}")
     print(f"load of the machine: {os.getloadavg()[0]:.1f}")
     if given.json:
         given.json.write_text(json.dumps(found) + "\n")

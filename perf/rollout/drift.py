@@ -18,7 +18,7 @@ from perf.lengths import token_lengths
 from perf.result import TuneResult
 from perf.rollout.as_tuned import other_than, study_of
 from perf.rollout.canary import CANARY_FILE, Canary, difference
-from perf.rollout.ledger import FOLDER, Ledger
+from perf.rollout.ledger import Ledger, beside
 from perf.server_stats import since
 from perf.studies import STUDIES, StudyFile, tuned
 from perf.workload_file import read_requests, read_texts
@@ -151,7 +151,7 @@ def drift(request: DriftRequest) -> Drift:
 
 
 def _answers(request: DriftRequest, server: RunningServer, model_dir: Path) -> Sign:
-    path = request.canary or model_dir / FOLDER / CANARY_FILE
+    path = request.canary or beside(model_dir, CANARY_FILE)
     if request.canary is None and not path.is_file():
         return Sign("answers", "unknown", "no canary answers: `tritune promote` keeps them, or give --canary")
     config = read_config(model_dir)

@@ -16,20 +16,32 @@ from tooling.errors import UsageError
 from tooling.repository import writing
 
 Entry = dict[str, Any]
-FOLDER = "rollout"
-"""Beside the version directories: Triton passes over directories that are no numbers."""
-FILE_NAME = "log.jsonl"
+
+
+def beside(model_dir: Path, what: str) -> Path:
+    """A file of a rollout: `REPO/NAME.rollout.jsonl` is the log. Beside the model directory, not in it: Triton loads
+    every version anew when any file in there but the config has changed, and passes over files of the repository."""
+    return model_dir.with_name(f"{model_dir.name}.{what}")
+
+
+LOG = "rollout.jsonl"
 
 
 @dataclass(slots=True)
 class State:
     """Where the rollouts of a model stand: promotions that can be taken back, newest last; the trial that is under way;
-    a switch that began and whose end is not in the log; the highest version ever used."""
+    a switch that began and whose end is not in the log; the highest version ever used. `kept` in a promotion are the
+    versions before it, as long as they stay loaded."""
 
     promoted: list[Entry] = field(default_factory=list)
     trial: Entry | None = None
     switching: Entry | None = None
     last_version: int = 0
+
+    @property
+    def kept(self) -> Entry | None:
+        """The last promotion, while what served before it is still loaded."""
+        return self.promoted[-1] if self.promoted and self.promoted[-1].get("kept") and not self.switching else None
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> State:
@@ -48,6 +60,8 @@ class State:
         elif step == "promoted" and self.switching:
             self.promoted.append(self.switching)
             self.switching = self.trial = None
+        elif step == "let go" and self.promoted:
+            self.promoted[-1] = {**self.promoted[-1], "kept": []}
         elif step == "trial ended":
             self.trial = None
         elif step == "switch undone":
@@ -62,15 +76,13 @@ class Ledger:
 
     def __init__(self, model_dir: Path, *, lock: bool = True) -> None:
         self._lock = lock
-        self.folder = model_dir / FOLDER
-        self.path = self.folder / FILE_NAME
+        self.path = beside(model_dir, LOG)
         self.entries: list[Entry] = []
         self._file = RecordFile(self.path)
 
     def __enter__(self) -> Ledger:
         try:
             with writing(self.path):
-                self.folder.mkdir(exist_ok=True)
                 self._file.open(lock=self._lock)
             self.entries = read(self.path)
         except BaseException as error:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perf.operands import CURRENT, Base, Side, sides
 from perf.rollout.canary import CANARY_FILE
 from perf.rollout.gates import GATES, Demands, Gates, Passage
-from perf.rollout.ledger import FOLDER, Entry, Ledger
+from perf.rollout.ledger import Entry, Ledger, beside
 from perf.rollout.release import Release
-from perf.rollout.trial import Hold, watch
+from perf.rollout.trial import Hold, failed_share, watch, watch_whole
 from tooling.console import table
 from tooling.errors import Refused, TrituneError, UsageError
 from tooling.repository import absolute, config_path, read_config
@@ -32,7 +32,8 @@ _AGAIN = ("parity", "slo")
 @dataclass(frozen=True, slots=True)
 class PromoteRequest:
     """What to promote into which served model: `candidate` is a model directory, a config file or settings, None for
-    the one that is on trial. Below 100 `percent` it goes on trial, and must hold for `hold_s`."""
+    the one that is on trial. Below 100 `percent` it goes on trial, and must hold for `hold_s`. So must a version that
+    gets all requests: as long the one before stays loaded where it can; 0 lets it go at once."""
 
     model_dir: Path
     url: str
@@ -92,17 +93,49 @@ def promote(request: PromoteRequest, *, analyzer: Callable[[], PerfAnalyzer], co
     """Put a candidate into a served model, or a share of its traffic; stopped by the first gate that fails.
 
     Whatever ends it early, an exception or Ctrl-C, the old version serves and the candidate is gone; a trial that is
-    widened in vain goes on with the share it had. Raises UsageError for what cannot be promoted, MissingError and
-    ExternalError as the server does.
+    widened in vain goes on with the share it had. Ended while the new version is watched, that one serves on, and the
+    old one stays loaded until the next promotion or rollback. Raises UsageError for what cannot be promoted,
+    MissingError and ExternalError as the server does.
     """
     release = open_release(request.model_dir, request.url, request.demands.config_name)
-    served = tuple(release.served())
+    release.served()
     with Ledger(release.model_dir) as ledger:
         trial = _trial(ledger, release, request.candidate)
+        if left := ledger.state.kept:
+            release.let_go(ledger, left)
+        served, failed_before = tuple(release.served()), failed_share(release)
         current, candidate = _sides(release, request)
         gates = Gates(release, current, candidate, request.demands, analyzer, console)
         run = _Run(request, release, ledger, gates, candidate, served, console)
-        return run.widen(trial) if trial else run.begin()
+        result = run.widen(trial) if trial else run.begin()
+        kept = ledger.state.kept if result.promoted else None
+    return _watched(request, release, result, failed_before, console) if kept else result
+
+
+def _watched(
+    request: PromoteRequest, release: Release, result: Promotion, failed_before: float, console: Console
+) -> Promotion:
+    """Watch the new version, with the log free for `rollback`; the old one is let go when it has held, and serves again
+    when it has not."""
+    version, hold = result.version, Hold(request.hold_s, request.demands.slo)
+    console.info(f"version {version} serves, and the one before stays loaded for {hold.seconds:g} s")
+    held = watch_whole(release, version, hold, failed_before, console)
+    with Ledger(release.model_dir) as ledger:
+        entry = ledger.state.kept
+        if held is None or entry is None or int(entry["version"]) != version:
+            held = Passage("hold", "failed", "it was taken back meanwhile")
+            return replace(
+                result, passages=(*result.passages, held), promoted=False, serves=tuple(release.served()), percent=0
+            )
+        ledger.note("gate", version=version, percent=WHOLE, **held.to_dict())
+        result = replace(result, passages=(*result.passages, held))
+        if held.outcome == "passed":
+            release.let_go(ledger, entry)
+            return result
+        serves = release.take_back(entry)
+        release.drop_candidate()
+        ledger.note("rolled back", version=version, served=serves)
+    return replace(result, promoted=False, serves=tuple(serves))
 
 
 def open_release(model_dir: Path, url: str, config_name: str | None) -> Release:
@@ -148,13 +181,17 @@ class _Run:
             self._ledger.note("stopped", version=version, at=type(error).__name__, why=str(error))
             raise
         finally:
-            if not kept:
+            if self._ledger.state.kept:
+                release.unload_candidate()
+            elif not kept:
                 release.drop_candidate()
 
     def widen(self, trial: Entry) -> Promotion:
         """The candidate on trial: the gates that may answer otherwise by now, then a larger share, or all."""
         promotion = self._after_gates(int(trial["version"]), _AGAIN, float(trial["percent"]))
-        if promotion.promoted:
+        if promotion.promoted and self._ledger.state.kept:
+            self._release.unload_candidate()
+        elif promotion.promoted:
             self._release.drop_candidate()
         return promotion
 
@@ -184,14 +221,17 @@ class _Run:
 
     def _switched(self, version: int, passages: list[Passage], had: float) -> Promotion:
         try:
-            self._release.switch(self._ledger, version)
+            kept = self._release.switch(self._ledger, version, keep=self._request.hold_s > 0)
         except Refused as refusal:
             failed = Passage("switch", "failed", f"Triton refuses it: {refusal.problems[0].what}")
             self._ledger.note("gate", version=version, **failed.to_dict())
             return self._result(version, [*passages, failed], had)
-        self._ledger.note("promoted", version=version, served=[version])
+        self._ledger.note("promoted", version=version, served=[version], kept=kept)
+        old = ", ".join(map(str, self._served))
+        if self._request.hold_s > 0 and not kept:
+            self._console.info(f"version {old} does not stay loaded: it has another config, or other files")
         try:
-            self._gates.keep_answers(self._release.model_dir / FOLDER / CANARY_FILE)
+            self._gates.keep_answers(beside(self._release.model_dir, CANARY_FILE))
         except TrituneError as error:
             self._console.warning(f"no canary answers are kept for `tritune drift`: {error}")
         return self._result(version, passages, 0, promoted=True)

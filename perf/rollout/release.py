@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perf.client.split import Split
-from perf.rollout.ledger import FOLDER, Entry, Ledger
+from perf.rollout.ledger import Entry, Ledger, beside
 from tooling.errors import ExternalError, Refused, TrituneError, UsageError
 from tooling.pbtxt.editor import edit
 from tooling.repository import CONFIG_FILE, config_path, publish, read_text, staging, write_atomic, writing
@@ -22,10 +22,16 @@ from tooling.server.running import RunningServer
 if TYPE_CHECKING:
     from tooling.config.proto import ModelConfig
 
+FOLDER = "rollout"
+"""In the model directory, what went out of it: Triton passes over directories that are no numbers."""
 SPLIT_FILE = "split.json"
 _SETTLE_S, _POLL_S = 5.0, 0.02
 _BEFORE, _AFTER = "before", "after"
 _OWN = (CONFIG_FILE, "configs", FOLDER)
+_UNREAD = ("export.json", "clients", "tokenizer")
+"""What an export leaves beside a model that Triton itself does not read."""
+_READS_ITS_FILES = ("onnxruntime", "tensorrt", "openvino", "pytorch")
+"""Backends that run no code of the model directory: what else stands in there is nothing to them."""
 
 
 class Release:
@@ -34,13 +40,17 @@ class Release:
     A candidate is tried as a second model, `NAME.next`, in the same repository. In its place it is a version of its
     own: files are renamed, the config names that version, and one load call makes Triton load it before it lets the old
     one go. What was there is kept in `NAME/rollout/VERSION/before`, and goes back the same way.
+
+    With `keep` the config names the old versions too where it can: requests go to the highest, and the way back is a
+    change of the config's version policy, for which Triton loads nothing. A model has one config, so this can only be
+    where old and new have the same.
     """
 
     def __init__(self, model_dir: Path, server: RunningServer, config_name: str | None = None) -> None:
         self.model_dir, self.server, self.name = model_dir, server, model_dir.name
         self.next_name = f"{self.name}.next"
         self.next_dir = model_dir.with_name(self.next_name)
-        self.split_path = model_dir / FOLDER / SPLIT_FILE
+        self.split_path = beside(model_dir, SPLIT_FILE)
         own = config_path(model_dir, config_name)
         self.config_file = own if own.is_file() else config_path(model_dir)
 
@@ -51,7 +61,7 @@ class Release:
 
     def new_version(self, ledger: Ledger) -> int:
         """A number that no version of this model ever had, so that an answer's version is never ambiguous."""
-        return max(ledger.state.last_version, *_versions(self.model_dir), *_versions(ledger.folder), 0) + 1
+        return max(ledger.state.last_version, *_versions(self.model_dir), *_versions(self.model_dir / FOLDER), 0) + 1
 
     def stage(self, config: ModelConfig, config_source: Path, files: Path, version: int) -> None:
         """Make `NAME.next` with the newest version of the model directory `files` as `version`, and `config`.
@@ -79,21 +89,26 @@ class Release:
             write_atomic(staged / CONFIG_FILE, text)
             publish(staged, self.next_dir)
 
-    def switch(self, ledger: Ledger, version: int) -> None:
-        """Serve the candidate in place of the model. Raises what the load does; the old state is then back."""
+    def switch(self, ledger: Ledger, version: int, *, keep: bool = False) -> list[int]:
+        """Serve the candidate in place of the model; the versions that stay loaded besides, with `keep`. Raises what
+        the load does; the old state is then back."""
         before = self.served()
         moves = list(self._moves(version))
+        kept = before if keep and self._may_stay(moves) else []
         replaced = [str(to) for _, to in moves if (self.model_dir / to).exists()]
         added = [str(to) for _, to in moves if str(to) not in replaced]
-        entry = ledger.note("switching", version=version, served=before, replaced=replaced, added=added)
+        facts: dict[str, Any] = {"served": before, "replaced": replaced, "added": added}
+        if kept:
+            facts |= {"kept": kept, "config": read_text(self.config_file)}
+        entry = ledger.note("switching", version=version, **facts)
         try:
-            keep = self._keep(version, _BEFORE)
-            for source, to in moves:
-                if (self.model_dir / to).exists():
-                    _move(self.model_dir / to, keep / to)
-                _move(source, self.model_dir / to)
+            if kept:
+                _move(self.next_dir / str(version), self.model_dir / str(version))
+                self._name_versions([*kept, version], read_text(self.next_dir / CONFIG_FILE))
+            else:
+                self._move_in(moves, version)
             self.server.load(self.name, settle=False)
-            self._require_served([version])
+            self._require_served([*kept, version])
             self._require_the_config_that_passed()
         except BaseException:
             self._put_back(entry)
@@ -101,12 +116,32 @@ class Release:
                 self.server.load(self.name)
             ledger.note("switch undone", version=version)
             raise
+        return kept
+
+    def let_go(self, ledger: Ledger, entry: Entry) -> None:
+        """Unload the versions that a promotion kept, after their last answers, and bring the rest of its files in."""
+        version = int(entry["version"])
+        self._name_versions([version])
+        self.server.load(self.name, settle=False)
+        self._require_served([version])
+        write_atomic(self._keep(version, _BEFORE) / self._config_name, _bytes(entry["config"]))
+        if self.next_dir.is_dir():
+            self._move_in([move for move in self._moves(version) if move[1] != self._config_name], version)
+        ledger.note("let go", version=version, unloaded=entry["kept"])
+        self.drop_candidate()
 
     def take_back(self, entry: Entry) -> list[int]:
         """Serve again what was served before the switch of this entry; the versions. What it brought is kept."""
+        versions = [int(version) for version in entry["served"]]
+        loaded = set(versions) <= set(self.server.versions(self.name))
+        if entry.get("kept") and loaded and self.config_file.is_file():
+            self._name_versions(versions)  # for which nothing is loaded, if no other file was touched
+            self.server.load(self.name, settle=False)
+            self._require_served(versions)
+            self._put_back(entry)
+            return versions
         self._put_back(entry)
         self.server.load(self.name, settle=False)
-        versions = [int(version) for version in entry["served"]]
         self._require_served(versions)
         return versions
 
@@ -118,11 +153,15 @@ class Release:
         else:
             self.split_path.unlink(missing_ok=True)
 
-    def drop_candidate(self) -> None:
-        """End the trial: no share, unloaded after the last answer, files gone. A candidate that is gone is no error."""
+    def unload_candidate(self) -> None:
+        """End the trial: no share, unloaded after the last answer. A candidate that is gone is no error."""
         self.split(0)
         with suppress(Refused):
             self.server.unload(self.next_name)
+
+    def drop_candidate(self) -> None:
+        """End the trial, and remove the candidate's files."""
+        self.unload_candidate()
         shutil.rmtree(self.next_dir, ignore_errors=True)
 
     def _moves(self, version: int) -> Iterator[tuple[Path, Path]]:
@@ -130,11 +169,43 @@ class Release:
         for entry in sorted(self.next_dir.iterdir()):
             if entry.name == str(version) or not (entry.name.isdecimal() or entry.name == CONFIG_FILE):
                 yield entry, Path(entry.name)
-        yield self.next_dir / CONFIG_FILE, self.config_file.relative_to(self.model_dir)
+        yield self.next_dir / CONFIG_FILE, self._config_name
+
+    def _may_stay(self, moves: list[tuple[Path, Path]]) -> bool:
+        """Whether the versions that serve may stay loaded beside the candidate: under its config, which must be theirs,
+        and with its other files, which must be theirs or nothing to Triton."""
+        tried, served = (_comparable(self.server.model_config(name)) for name in (self.next_name, self.name))
+        others = [to for _, to in moves if to != self._config_name and not to.name.isdecimal()]
+        same = [to for to in others if _same(self.next_dir / to, self.model_dir / to)]
+        unread = _UNREAD if served.get("backend") in _READS_ITS_FILES else ()
+        return tried == served and all(to in same or to.name in unread for to in others)
+
+    def _name_versions(self, versions: list[int], source: str | None = None) -> None:
+        """Make the config name these versions, and nothing else in it differ from `source`, else from what it says."""
+        from tooling.config.proto import pb
+        from tooling.pbtxt.message import load
+
+        text = _bytes(read_text(self.config_file) if source is None else source)
+        config = load(text, pb().ModelConfig(), self.config_file)
+        config.version_policy.specific.versions[:] = versions
+        write_atomic(self.config_file, edit(text, config, self.config_file))
+
+    def _move_in(self, moves: list[tuple[Path, Path]], version: int) -> None:
+        keep = self._keep(version, _BEFORE)
+        for source, to in moves:
+            if (self.model_dir / to).exists():
+                _move(self.model_dir / to, keep / to)
+            _move(source, self.model_dir / to)
+
+    @property
+    def _config_name(self) -> Path:
+        return self.config_file.relative_to(self.model_dir)
 
     def _put_back(self, entry: Entry) -> None:
         """Undo a switch that was done, in part or as a whole."""
         before, after = (self._keep(entry["version"], part) for part in (_BEFORE, _AFTER))
+        if "config" in entry and not (before / self._config_name).exists():
+            write_atomic(before / self._config_name, _bytes(entry["config"]))
         for name in (*entry["replaced"], *entry["added"]):
             here, old = self.model_dir / name, before / name
             began = name in entry["added"] or old.exists()
@@ -178,6 +249,18 @@ def _comparable(config: dict[str, Any]) -> dict[str, Any]:
     groups = [{**group, "name": ""} for group in config.get("instance_group", [])]
     rest = {key: value for key, value in config.items() if key not in ("name", "version_policy")}
     return {**rest, "instance_group": groups}
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two files, or all files of two directories, have the same content."""
+    if one.is_dir() and other.is_dir():
+        names = {entry.name for entry in (*one.iterdir(), *other.iterdir())}
+        return all(_same(one / name, other / name) for name in names)
+    return one.is_file() and other.is_file() and one.read_bytes() == other.read_bytes()
 
 
 def _versions(directory: Path) -> list[int]:

@@ -46,6 +46,30 @@ def watch(release: Release, hold: Hold, percent: float, console: Console) -> Pas
                 return passage
 
 
+def watch_whole(release: Release, version: int, hold: Hold, failed_before: float, console: Console) -> Passage | None:
+    """Look at the version that gets all requests, as `watch` does; few requests are no reason to take it back. None
+    when it no longer serves: somebody else took it back."""
+    before, ends = release.server.stats(release.name), time.monotonic() + hold.seconds
+    with console.progress("the old version stays loaded", max(1, round(hold.seconds / _LOOK_S))) as progress:
+        while True:
+            left_s = ends - time.monotonic()
+            time.sleep(max(0.0, min(_LOOK_S, left_s)))
+            if version not in release.server.versions(release.name):
+                return None
+            seen = since(before, release.server.stats(release.name))
+            passage = _judge({"answered": 1.0, "failed": failed_before}, seen, hold, last=False)
+            progress.step(passage.why)
+            if passage.outcome == "failed" or left_s <= _LOOK_S:
+                return passage
+
+
+def failed_share(release: Release) -> float:
+    """The share of failed requests of the version that serves, since it was loaded."""
+    found = release.server.stats(release.name).get("inference_stats", {})
+    counts = [int(found.get(kind, {}).get("count", 0)) for kind in ("success", "fail")]
+    return counts[1] / sum(counts) if sum(counts) else 0.0
+
+
 def _judge(current: Mapping[str, Any], candidate: Mapping[str, Any], hold: Hold, *, last: bool) -> Passage:
     total = candidate["answered"] + candidate["failed"]
     share, other = _failed(candidate), _failed(current)

@@ -144,7 +144,7 @@ def test_answers_that_changed_are_found_and_noted(
         other = run_cli(*argv, "--canary", "wrong.json")
         assert other.code == 1, other.err
         assert "scale answers otherwise than it did" in other.out
-    log = [json.loads(line) for line in (model / "rollout" / "log.jsonl").read_text().splitlines()]
+    log = [json.loads(line) for line in model.with_name(f"{model.name}.rollout.jsonl").read_text().splitlines()]
     assert [(entry["step"], entry.get("drifted")) for entry in log[-2:]] == [("drift", False), ("drift", True)]
 
 

@@ -17,11 +17,13 @@ from tooling.server import EmbeddedServer
 
 pytestmark = pytest.mark.live
 
-FAST = ("--skip", "slo", "--skip", "ab")
+FAST = ("--skip", "slo", "--skip", "ab", "--hold", "0s")
 
 
 def log_of(model_dir: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (model_dir / "rollout" / "log.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line) for line in model_dir.with_name(f"{model_dir.name}.rollout.jsonl").read_text().splitlines()
+    ]
 
 
 @pytest.mark.long
@@ -29,7 +31,7 @@ def test_a_trial_is_widened_while_it_holds_and_then_serves(
     tmp_path: Path, scaled: Callable[..., Path], serving: Any, traffic: Any, run_cli: Any
 ) -> None:
     model, candidate = scaled(tmp_path / "models"), scaled(tmp_path / "new", factor=2.01)
-    split = model / "rollout" / "split.json"
+    split = model.with_name("scale.split.json")
     with serving(model.parent, "scale") as server, traffic(server.grpc_url, "scale", 8, split=split) as clients:
 
         def promote(*argv: object) -> Any:
@@ -68,7 +70,7 @@ def test_a_share_that_does_not_hold_goes_back_to_the_one_before(
     count = "self.n = getattr(self, 'n', 0) + len(requests)"
     work = f"{count}\n        if self.n > 60 and self.n % 20 < len(requests): raise RuntimeError('no memory')"
     candidate = scripted(tmp_path / "new", work=work)
-    split = model / "rollout" / "split.json"
+    split = model.with_name("scale.split.json")
     with serving(model.parent, "scale") as server, traffic(server.grpc_url, "scale", 4, split=split) as clients:
         argv = [
             "promote",
@@ -152,7 +154,7 @@ def test_an_interrupted_trial_leaves_the_old_version(
     tmp_path: Path, scaled: Callable[..., Path], serving: Any, run_cli: Any
 ) -> None:
     model, candidate = scaled(tmp_path / "models"), scaled(tmp_path / "new", factor=2.01)
-    split = model / "rollout" / "split.json"
+    split = model.with_name("scale.split.json")
     with serving(model.parent, "scale") as server:
         argv = [
             "promote",
@@ -200,7 +202,7 @@ def test_a_server_in_another_mode_is_told_before_anything_is_done(
             assert "server not in explicit mode" in done.err
             assert "explicit model load / unload is not allowed" in done.err
             assert "hint: restart with --model-control-mode=explicit" in done.err
-    assert not (model / "rollout").exists()
+    assert [entry.name for entry in model.parent.iterdir()] == ["scale"]
 
 
 @pytest.mark.long
@@ -229,12 +231,11 @@ def test_what_cannot_be_promoted_is_told(
             assert says in done.err, done.err
         nobody = run_cli("promote", model, "instances=2", "--url", "127.0.0.1:1")
         assert (nobody.code, "no Triton server answers here" in nobody.err) == (3, True)
-        (model / "rollout").mkdir(exist_ok=True)
-        (model / "rollout" / "log.jsonl").write_bytes(b"\xff\xfe not a log\n")
+        model.with_name("scale.rollout.jsonl").write_bytes(b"\xff\xfe not a log\n")
         damaged = run_cli("rollback", model, *url)
         assert (damaged.code, "the decision log is damaged" in damaged.err) == (2, True)
     assert not model.with_name("scale.next").exists()
-    assert [entry.name for entry in model.parent.iterdir()] == ["scale"]
+    assert sorted(entry.name for entry in model.parent.iterdir()) == ["scale", "scale.rollout.jsonl"]
 
 
 @pytest.mark.long

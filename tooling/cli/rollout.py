@@ -35,7 +35,9 @@ def promote(
     ),
     url: str = URL,
     percent: float = typer.Option(100, min=0.1, max=100, help="Below 100: a trial with this share of the traffic."),
-    hold: str = typer.Option("60s", metavar="TIME", help="How long a trial is watched before it counts as held."),
+    hold: str = typer.Option(
+        "60s", metavar="TIME", help="How long a trial, or the new version, is watched; 0s: not at all."
+    ),
     slo: list[str] = typer.Option([], "--slo", metavar="TERM", help="A limit such as p99<50ms; may be repeated."),
     concurrency: int | None = typer.Option(
         None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."

@@ -1,0 +1,177 @@
+"""How long a rollback takes under traffic, with the old version still loaded and without; what keeping it costs.
+
+    python benchmarks/rollback.py MODEL_DIR [--rounds 5] [--connections 8] [--tokens 32] [--cores-taken 0]
+
+Clients ask without pause while `tritune promote` runs as a command of its own and its promotion is then taken back, on
+a copy of the repository. The candidate is the same model under another version number, so every answer can be judged by
+its version. The two ways take turns. `rollback`: what `tritune rollback` does, without Python's start. `switch`: from
+its start to the first answer of the old version after which the new one answers nothing more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from perf.client import Client
+from perf.rollout.ledger import Ledger
+from perf.rollout.promote import rollback
+from tooling.errors import UsageError
+from tooling.runtime import find_runtime
+from tooling.server import EmbeddedServer
+
+WAYS = ("kept", "let go")
+GATES = ("--skip", "slo", "--skip", "ab")
+
+
+class Clients:
+    """Tasks that ask on a thread of their own; every answer's time, version and duration."""
+
+    def __init__(self, url: str, name: str, request: dict[str, Any], connections: int) -> None:
+        self.answers: list[tuple[float, str, float]] = []
+        self.failed: list[str] = []
+        self._end = threading.Event()
+        work = lambda: asyncio.run(self._run(url, name, request, connections))  # noqa: E731
+        self._thread = threading.Thread(target=work, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._end.set()
+        self._thread.join()
+
+    async def _run(self, url: str, name: str, request: dict[str, Any], connections: int) -> None:
+        async def ask(client: Client) -> None:
+            while not self._end.is_set():
+                begun = time.monotonic()
+                try:
+                    answer = await client.infer(request, timeout_s=60)
+                except Exception as error:
+                    self.failed.append(repr(error))
+                    continue
+                self.answers.append((time.monotonic(), answer.version, time.monotonic() - begun))
+
+        async with Client(url, name) as client:
+            await asyncio.gather(*(ask(client) for _ in range(connections)))
+
+
+def request_of(config: dict[str, Any], tokens: int) -> dict[str, Any]:
+    """A row of ones, `tokens` long where an input has a free axis."""
+    found = {}
+    for tensor in config["input"]:
+        dims = [tokens if int(dim) == -1 else int(dim) for dim in tensor["dims"]]
+        found[tensor["name"]] = np.ones((1, *dims), np.float32 if "FP" in tensor["data_type"] else np.int64)
+    return found
+
+
+def memory_mib(pid: int) -> float:
+    """Proportional memory of a process and all below it."""
+
+    def pids(parent: int) -> Iterator[int]:
+        yield parent
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            for child in task.read_text().split():
+                yield from pids(int(child))
+
+    kib = 0
+    for one in pids(pid):
+        text = Path(f"/proc/{one}/smaps_rollup").read_text()
+        kib += int(next(line for line in text.splitlines() if line.startswith("Pss:")).split()[1])
+    return kib / 1024
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def run(
+    server: EmbeddedServer, model_dir: Path, candidate: Path, way: str, given: argparse.Namespace
+) -> dict[str, Any]:
+    """One promotion and the way back."""
+    name, url = model_dir.name, ("--url", server.http_url)
+    request = request_of(server.model_config(name), given.tokens)
+    before_mib = memory_mib(server.pid)
+    clients = Clients(server.grpc_url, name, request, given.connections)
+    begun = time.monotonic()
+    promotion = ["promote", model_dir, candidate, *url, *GATES, "--hold", "0s" if way == "let go" else "600s"]
+    command = [sys.executable, "-c", "from tooling.cli import entry; entry()", *map(str, promotion)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    log = model_dir.with_name(f"{name}.rollout.jsonl")
+    while not log.exists() or '"step": "promoted"' not in "".join(log.read_text().splitlines()[-1:]):
+        if process.poll():
+            raise SystemExit(process.communicate()[1])
+        time.sleep(0.05)
+    free = False
+    while not free:  # it still asks for the canary's answers
+        time.sleep(0.2)
+        with suppress(UsageError), Ledger(model_dir):
+            free = True
+    time.sleep(2)
+    with_both_mib = memory_mib(server.pid)
+    asked = time.monotonic()
+    back = rollback(model_dir, server.http_url)
+    took = time.monotonic() - asked
+    time.sleep(1)
+    clients.stop()
+    process.communicate()
+    old = str(back.serves[0])
+    last_new = max(at for at, version, _ in clients.answers if version != old)
+    switched = min(at for at, version, _ in clients.answers if version == old and at > last_new)
+    return {
+        "rollback_s": took,
+        "switch_s": switched - asked,
+        "failed": len(clients.failed),
+        "requests": len(clients.answers),
+        "rps": len(clients.answers) / (time.monotonic() - begun),
+        "slowest_s": max(took for _, _, took in clients.answers),
+        "extra_mib": with_both_mib - before_mib,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path, help="REPO/NAME, such as quickstart/model_repository/minilm")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--connections", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--cores-taken", type=int, default=0, help="processes that compute without end beside it")
+    given = parser.parse_args()
+    found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+    others = [multiprocessing.Process(target=spin, daemon=True) for _ in range(given.cores_taken)]
+    with tempfile.TemporaryDirectory() as scratch:
+        candidate = Path(shutil.copytree(given.model, Path(scratch) / "new" / given.model.name))
+        model_dir = Path(shutil.copytree(given.model, Path(scratch) / "models" / given.model.name))
+        with EmbeddedServer(model_dir.parent, find_runtime()) as server:
+            server.load(model_dir.name)
+            for other in others:
+                other.start()
+            for number in range(given.rounds):
+                for way in WAYS[:: 1 if number % 2 == 0 else -1]:
+                    found[way].append(run(server, model_dir, candidate, way, given))
+                    print(way, found[way][-1], f"load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+    for way, runs in found.items():
+        print(f"{way}: {sum(one['failed'] for one in runs)} of {sum(one['requests'] for one in runs)} requests failed")
+        for key in ("rollback_s", "switch_s", "slowest_s", "rps", "extra_mib"):
+            values = [one[key] for one in runs]
+            print(f"  {key:10} {statistics.median(values):8.2f} [{min(values):.2f}–{max(values):.2f}]")
+    for other in others:
+        other.terminate()
+
+
+if __name__ == "__main__":
+    main()
