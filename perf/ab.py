@@ -1,16 +1,17 @@
-"""Compare variants of a model with the first of them, in pairs on one server, within a time budget. Layer: above bench
+"""Compare variants of a model with the first of them, in rounds on one server, within a time budget. Layer: above bench
 and operands."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perf.bench import Bench
-from perf.compare import LOOKS, Verdict, gain, judge, settle
+from perf.compare import LOOKS, Verdict, settle
+from perf.contest import Contender, Contest
+from perf.footprint import free_bytes, packed, taken_bytes
 from perf.grid import BASE
 from perf.input_data import write_input_data
 from perf.lengths import fit_to_model, traffic_lengths
@@ -22,10 +23,10 @@ from perf.provenance import conditions, session
 from perf.result import figures_of
 from perf.slo import Goal
 from perf.study import Record, Study, resumable, study_dir
-from perf.subject import CandidateFailed, Subject
+from perf.subject import Round, Subject
 from perf.trial import Figures
 from perf.workload import Workload
-from tooling.console import Console, Progress, table
+from tooling.console import Console, table
 from tooling.repository import usable_cores
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ def compare(request: CompareRequest, *, target: Target, analyzer: PerfAnalyzer, 
 
 
 class _Comparing:
-    """Pairs of A and each other side, one side after the other, each up to the look that decides."""
+    """A and the other sides in common rounds, each side up to the look that decides."""
 
     def __init__(self, request: CompareRequest, bench: Bench, console: Console) -> None:
         self._request, self._bench, self._console = request, bench, console
@@ -241,10 +242,14 @@ class _Comparing:
         others = request.sides[1:]
         with self._console.progress("comparing", LOOKS[0] * len(others)) as progress:
             bench.prepare()
-            compared = []
-            for number, side in enumerate(others):
-                share_s = (request.budget_s - bench.spent_s) / (len(others) - number)
-                compared.append(self._compare(side, bench.spent_s + share_s, progress))
+
+            def told(found: Round, note: str, sides: int) -> None:
+                self._points += [*filter(None, [found.base]), *found.others.values()]
+                progress.step(note, sides)
+
+            contenders = [Contender(side.variant.id, side.label) for side in others]
+            Contest(bench, self._score, self._affordable, progress, told, self._fitting).run(contenders)
+            compared = [self._compared(side, found) for side, found in zip(others, contenders, strict=True)]
         cores = [p.foreign_cores for p in self._points if p.foreign_cores is not None]
         return Comparison(
             request.base.name,
@@ -260,45 +265,35 @@ class _Comparing:
             study,
         )
 
-    def _compare(self, side: Side, until_s: float, progress: Progress) -> Compared:
-        name, identical = side.variant.id, side.digest == self._request.sides[0].digest
-        gains: list[float] = []
-        ours: list[Measurement] = []
-        theirs: list[Measurement] = []
-        verdict: Verdict | None = None
-        for look in LOOKS:
-            if not self._affordable(side, len(gains), look, until_s):
-                progress.total -= LOOKS[0] if not gains else 0
-                break
-            progress.total += look - len(gains) if gains else 0
-            try:
-                for number in range(len(gains), look):
-                    a, b = self._bench.pair(side.variant, "paired", number)
-                    ours.append(a)
-                    theirs.append(b)
-                    gains.append(gain(self._score(a), self._score(b)))
-                    progress.step(f"{side.label}: pair {number + 1} of {look}, {math.exp(gains[-1]):.2f}×")
-            except CandidateFailed as failure:
-                self._points += ours + theirs
-                return Compared(name, side.label, identical, failed=str(failure))
-            verdict = judge(gains)
-            if verdict.outcome != "undecided":
-                break
-        self._points += ours + theirs
-        settled = settle(verdict) if verdict else None
-        return Compared(name, side.label, identical, settled, None, Figures.of(theirs), Figures.of(ours))
+    def _compared(self, side: Side, found: Contender) -> Compared:
+        identical = side.digest == self._request.sides[0].digest
+        if found.failure is not None:
+            return Compared(found.id, side.label, identical, failed=found.failure)
+        settled = settle(found.verdict) if found.verdict else None
+        return Compared(
+            found.id, side.label, identical, settled, None, Figures.of(found.points), Figures.of(found.current)
+        )
+
+    def _fitting(self, those: Sequence[Contender]) -> Sequence[Sequence[Contender]]:
+        """Those together that fit into memory beside A."""
+        a, *others = (side.variant for side in self._request.sides)
+        sizes = {other.id: taken_bytes(other.config, other.model_dir) for other in others}
+        free = free_bytes()
+        return (
+            [those]
+            if free is None
+            else packed(those, lambda one: sizes[one.id], free - taken_bytes(a.config, a.model_dir))
+        )
 
     def _score(self, point: Measurement) -> float:
         score = self._request.objective.score(point)
         assert score is not None, "a run that is ok has every figure of its load"
         return score
 
-    def _affordable(self, side: Side, done: int, look: int, until_s: float) -> bool:
-        """Whether the pairs up to the look still fit, or cost nothing because the study has them."""
-        if all(self._bench.holds([side.variant], number) for number in range(done, look)):
-            return True
-        load_s = 0 if done else _LOAD_S
-        return self._bench.spent_s + load_s + 2 * (look - done) * self._bench.run_s <= until_s
+    def _affordable(self, ids: Sequence[str], rounds: int, *, loaded: bool) -> bool:
+        """Whether so many more rounds of them and A still fit, and loading them first."""
+        load_s = 0 if loaded else _LOAD_S * len(ids)
+        return self._bench.spent_s + load_s + rounds * (len(ids) + 1) * self._bench.run_s <= self._request.budget_s
 
 
 def _with_lengths(request: CompareRequest) -> CompareRequest:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from perf.grid import Candidate, instances_in_effect
 
+if TYPE_CHECKING:
+    from tooling.config.proto import ModelConfig
+
+T = TypeVar("T")
 WEIGHTS, OWN_BYTES = 1.5, 64 << 20
 """What an instance takes: its weights, half of them again (ONNX Runtime packs matrices anew), and a session of its own.
 MiniLM's 87 MiB of weights take 190 MiB in each process of the embedded server."""
@@ -45,16 +50,7 @@ class Room:
 
     def groups(self, candidates: Sequence[Candidate], beside: Candidate) -> list[list[Candidate]]:
         """Them in their order, those together that fit beside the current one at once."""
-        found: list[list[Candidate]] = []
-        left_bytes = 0
-        for one in candidates:
-            needed_bytes = self.bytes_of(one)
-            if not found or needed_bytes > left_bytes:
-                found.append([])
-                left_bytes = self.free_bytes - self.bytes_of(beside)
-            found[-1].append(one)
-            left_bytes -= needed_bytes
-        return found
+        return packed(candidates, self.bytes_of, self.free_bytes - self.bytes_of(beside))
 
     def bytes_of(self, one: Candidate) -> int:
         """What all instances of a setting take."""
@@ -67,6 +63,34 @@ class Room:
 
     def fitting(self, candidates: Iterable[Candidate], beside: Candidate) -> tuple[Candidate, ...]:
         return tuple(one for one in candidates if self.refusal(one, beside) is None)
+
+
+def packed(things: Sequence[T], bytes_of: Callable[[T], int], free_bytes: int) -> list[list[T]]:
+    """Things in their order, those together that fit at once; one that does not fit at all stands alone."""
+    found: list[list[T]] = []
+    left_bytes = 0
+    for one in things:
+        needed_bytes = bytes_of(one)
+        if not found or needed_bytes > left_bytes:
+            found.append([])
+            left_bytes = free_bytes
+        found[-1].append(one)
+        left_bytes -= needed_bytes
+    return found
+
+
+def taken_bytes(config: ModelConfig, model_dir: Path | None) -> int:
+    """What all instances of a configured model take in main memory; 0 where its files are not here."""
+    if model_dir is None:
+        return 0
+    files = sum(entry.stat().st_size for entry in model_dir.rglob("*") if entry.is_file())
+    counts = [group.count or 2 for group in config.instance_group]
+    return max(sum(counts), 1) * (round(WEIGHTS * files) + OWN_BYTES)
+
+
+def free_bytes() -> int | None:
+    """What of the main memory is free, where that is known."""
+    return _free_main()
 
 
 def _free_main() -> int | None:

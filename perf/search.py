@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from perf.bench import Bench
-from perf.compare import LOOKS, Verdict, gain, judge, settle
+from perf.compare import LOOKS, gain, settle
+from perf.contest import Contender, Contest
 from perf.grid import BASE, Candidate
 from perf.measurement import Measurement
 from perf.slo import Goal, Slo
-from perf.subject import CandidateFailed, Load, Stage, group_name
+from perf.subject import CandidateFailed, Load, Round, Stage
 from perf.trial import Figures, State, Trial, within_limit
 from tooling.console import Console, Progress
 from tooling.errors import Refused
@@ -48,44 +49,21 @@ class _Screened:
             self.candidate, state, figures, self.ratio, None, reason, self.admissible, predicted_ratio=self.predicted
         )
 
-
-@dataclass(slots=True)
-class _Contender:
-    """One of the settings of common rounds, with its runs, those of the current config beside them, and what they say
-    so far."""
-
-    screened: _Screened
-    points: list[Measurement] = field(default_factory=list)
-    current: list[Measurement] = field(default_factory=list)
-    gains: list[float] = field(default_factory=list)
-    verdict: Verdict | None = None
-    failure: str | None = None
-    out: bool = False
-    """Whether the budget ended before it was decided."""
-
-    @property
-    def candidate(self) -> Candidate:
-        return self.screened.candidate
-
-    @property
-    def open(self) -> bool:
-        return not self.out and self.failure is None and (self.verdict is None or self.verdict.outcome == "undecided")
-
-    def trial(self, slo: Slo) -> Trial:
-        screened = self.screened
-        if self.failure is not None:
-            return Trial(self.candidate, "failed", Figures.of(self.points), screened.ratio, None, self.failure)
-        if self.verdict is None:
-            return screened.trial("not explored", _BUDGET)
+    def compared(self, found: Contender, slo: Slo) -> Trial:
+        """What became of it in the comparison."""
+        if found.failure is not None:
+            return Trial(self.candidate, "failed", Figures.of(found.points), self.ratio, None, found.failure)
+        if found.verdict is None:
+            return self.trial("not explored", _BUDGET)
         return Trial(
             self.candidate,
             "compared",
-            Figures.of(self.points),
-            screened.ratio,
-            settle(self.verdict),
-            admissible=within_limit(self.points, slo),
-            against=Figures.of(self.current),
-            predicted_ratio=screened.predicted,
+            Figures.of(found.points),
+            self.ratio,
+            settle(found.verdict),
+            admissible=within_limit(found.points, slo),
+            against=Figures.of(found.current),
+            predicted_ratio=self.predicted,
         )
 
 
@@ -118,7 +96,7 @@ class Search:
         self._measured = {BASE}
         self._current: list[Measurement] = []
         self._progress = Progress(console, "tuning", 0)
-        self._told = 0
+        self._seen = 0
         self.points: list[Measurement] = []
 
     def run(self, default: Candidate, tries: Sequence[Candidate]) -> tuple[Trial, tuple[Trial, ...]]:
@@ -142,9 +120,9 @@ class Search:
         ones = [_Screened(candidate, predicted=predicted) for candidate, predicted in finalists.items()]
         with self._console.progress("tuning", LOOKS[0] * len(ones)) as self._progress:
             self._bench.prepare()
-            first = [one.candidate for one in ones[:1]]
+            first = [one.candidate.id for one in ones[:1]]
             if first and not self.points and not self._affordable(first, LOOKS[0]):  # from nothing is no answer
-                rough = self._screen(*first)
+                rough = self._screen(ones[0].candidate)
                 if rough:
                     rough = replace(rough, predicted=ones[0].predicted)
                     self._trials[rough.candidate.id] = rough.trial("not explored", _BUDGET)
@@ -165,7 +143,7 @@ class Search:
         """
         found = []
         for stage, load in loads.items():
-            if not self._affordable([candidate], SCREEN_PAIRS, loaded=True):
+            if not self._affordable([candidate.id], SCREEN_PAIRS, loaded=True):
                 break
             about: dict[str, Any] = {"name": stage, "workload": str(load.workload)}
             try:
@@ -198,7 +176,7 @@ class Search:
 
         The first candidate is measured whatever the budget: an answer from nothing would be none.
         """
-        again = [candidate] * 2  # loaded now, and in the comparison
+        again = [candidate.id] * 2  # loaded now, and in the comparison
         if self.points and not self._affordable(again, SCREEN_PAIRS + LOOKS[0]):
             self._trials[candidate.id] = Trial(candidate, "not explored", reason=_BUDGET)
             self._progress.total -= SCREEN_PAIRS
@@ -210,7 +188,7 @@ class Search:
             self._step(f"{candidate.label}: failed, {failure}", SCREEN_PAIRS)
             return None
         points = tuple(b for _, b in pairs)
-        ratio = math.exp(statistics.fmean(self._gain(a, b) for a, b in pairs))
+        ratio = math.exp(statistics.fmean(gain(self._score(a), self._score(b)) for a, b in pairs))
         self._step(f"{candidate.label}: about {ratio:.2f}×", SCREEN_PAIRS)
         return _Screened(candidate, ratio, points, within_limit(points, self._slo))
 
@@ -232,80 +210,31 @@ class Search:
         return finalists
 
     def _compare(self, finalists: Sequence[_Screened]) -> None:
-        """Each of them against the current config, in common rounds up to the look that decides; whoever is decided,
-        failed or beyond the budget leaves. The screening pairs, which chose them, do not count again."""
-        contenders = [_Contender(one) for one in finalists]
-        for done, look in zip((0, *LOOKS), LOOKS, strict=False):
-            for group, inside in self._together([one for one in contenders if one.open], done, look):
-                for number in range(done, look):
-                    self._round(group, [one for one in inside if one.failure is None], number, look)
-                for one in inside:
-                    if one.failure is None:
-                        one.verdict = judge(one.gains)
-        self._trials |= {one.candidate.id: one.trial(self._slo) for one in contenders}
+        """Each of them against the current config. The screening pairs, which chose them, do not count again."""
+        of = {one.candidate.id: one for one in finalists}
+        contenders = [Contender(id_, one.candidate.label) for id_, one in of.items()]
 
-    def _together(self, those: Sequence[_Contender], done: int, look: int) -> Iterator[tuple[str, list[_Contender]]]:
-        """Who shares the runs of the current config up to the next look: as the study has it, since such runs are of
-        the same minutes, then those that may be loaded at once, as many as the budget allows. Others are out."""
-        rest = {one.candidate.id: one for one in those}
-        parts = []
-        for name, ids in self._bench.groups(done).items():
-            if known := [rest.pop(id_) for id_ in ids if id_ in rest]:
-                parts.append((name, known))
-        for fitting in self._fitting([one.candidate for one in rest.values()]) if rest else ():
-            parts.append(("", [rest[candidate.id] for candidate in fitting]))
-        for name, part in parts:
-            inside = self._affordable_ones(part, name, done, look)
-            for one in part:
-                one.out = one not in inside
-            if done:
-                self._progress.total += (look - done) * len(inside)
-            else:
-                self._progress.total -= look * (len(part) - len(inside))
-            if inside:
-                yield name or group_name([one.candidate for one in inside]), inside
+        def fitting(those: Sequence[Contender]) -> list[list[Contender]]:
+            groups = self._fitting([of[one.id].candidate for one in those])
+            return [[one for one in those if of[one.id].candidate in group] for group in groups]
 
-    def _affordable_ones(self, part: list[_Contender], group: str, done: int, look: int) -> list[_Contender]:
-        """The most promising of them that the budget can take to the next look."""
-        ranked = sorted(part, key=lambda one: -(one.verdict.ratio if one.verdict else 0))
-        for count in range(len(ranked), 0, -1):
-            inside = [one for one in part if one in ranked[:count]]
-            settings = [one.candidate for one in inside]
-            recorded = group and all(self._bench.holds(settings, number, group) for number in range(done, look))
-            if recorded or self._affordable(settings, look - done, loaded=done > 0):
-                return inside
-        return []
+        Contest(self._bench, self._score, self._affordable, self._progress, self._told, fitting).run(contenders)
+        self._trials |= {found.id: of[found.id].compared(found, self._slo) for found in contenders}
 
-    def _round(self, group: str, inside: Sequence[_Contender], number: int, look: int) -> None:
-        """One run of the current config and one of each of those inside."""
-        if not inside:
-            return
-        found = self._bench.round([one.candidate for one in inside], "paired", number, group=group)
-        if found.base:
-            self.points.append(found.base)
-            self._current.append(found.base)
-        told = []
-        for one in inside:
-            name = one.candidate.id
-            one.failure = found.failed.get(name)
-            if one.failure is not None or found.base is None:
-                told.append(f"{one.candidate.label}: failed, {one.failure}")
-                continue
-            self._measured.add(name)
-            self.points.append(found.others[name])
-            one.current.append(found.base)
-            one.points.append(found.others[name])
-            one.gains.append(self._gain(found.base, found.others[name]))
-            told.append(f"{one.candidate.label} {math.exp(one.gains[-1]):.2f}×")
-        self._step(f"round {number + 1} of {look}: {'; '.join(told)}", len(inside))
+    def _told(self, found: Round, note: str, settings: int) -> None:
+        points = [*filter(None, [found.base]), *found.others.values()]
+        self.points += points
+        self._current += points[: found.base is not None]
+        self._measured |= found.others.keys()
+        self._step(note, settings)
 
     def _step(self, note: str, pairs: int = 1) -> None:
         """Tell what was measured; what came from the study took no time, so it is no part of the pace."""
-        if self._bench.measured > self._told:
+        if self._bench.measured > self._seen:
             self._progress.step(note, pairs)
         else:
             self._progress.total -= pairs
-        self._told = self._bench.measured
+        self._seen = self._bench.measured
 
     def _pair(self, candidate: Candidate, stage: Stage, number: int) -> tuple[Measurement, Measurement]:
         a, b = self._bench.pair(candidate, stage, number)
@@ -314,13 +243,13 @@ class Search:
         self._measured.add(candidate.id)
         return a, b
 
-    def _gain(self, a: Measurement, b: Measurement) -> float:
-        return gain(*(self._slo.objective.score(point) or 0.0 for point in (a, b)))
+    def _score(self, point: Measurement) -> float:
+        return self._slo.objective.score(point) or 0.0
 
-    def _affordable(self, those: Sequence[Candidate], rounds: int, *, loaded: bool = False) -> bool:
-        """Whether so many more rounds of them and the current config fit into the budget."""
-        most, ids = self.budget.points, {one.id for one in those}
-        if most is not None and len(self._measured | ids) > most:
+    def _affordable(self, ids: Sequence[str], rounds: int, *, loaded: bool = False) -> bool:
+        """Whether so many more rounds of them and the current config fit into the budget, and loading them first."""
+        most, different = self.budget.points, set(ids)
+        if most is not None and len(self._measured | different) > most:
             return False
-        seconds = (0 if loaded else _LOAD_S * len(those)) + rounds * (len(ids) + 1) * self._bench.run_s
+        seconds = (0 if loaded else _LOAD_S * len(ids)) + rounds * (len(different) + 1) * self._bench.run_s
         return self._bench.spent_s + seconds <= self.budget.seconds

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from perf import footprint
-from perf.footprint import OWN_BYTES, Room
+from perf.footprint import OWN_BYTES, Room, taken_bytes
 from perf.grid import Candidate
 from tooling.config.knobs import Knobs
+from tooling.config.proto import pb
 
 CURRENT = Candidate("default", Knobs(instance_count=1))
 
@@ -31,6 +32,14 @@ def test_settings_loaded_together_fit_together() -> None:
     groups = room.groups(tries, CURRENT)
     assert [[one.id for one in group] for group in groups] == [["1-0", "2-1"], ["2-2"], ["4-3"], ["1-4"]]
     assert room.groups([], CURRENT) == []
+
+
+def test_what_a_configured_model_takes(tmp_path: Path) -> None:
+    config = pb().ModelConfig(instance_group=[{"count": 2}, {"count": 1}])
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.onnx").write_bytes(b"x" * (2 << 20))
+    assert taken_bytes(config, tmp_path) == 3 * ((3 << 20) + OWN_BYTES)
+    assert taken_bytes(config, None) == 0, "it is on another machine"
 
 
 def test_weights_beside_the_graph_count(tmp_path: Path) -> None:
