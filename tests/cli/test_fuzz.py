@@ -147,7 +147,7 @@ def draw(rng: random.Random, commands: list[Any], paths: list[str]) -> list[str]
         line += [name] if is_flag else [f"{name}={value(told)}"] if rng.random() < 0.1 else [name, value(told)]
     for _ in range(rng.choice((arguments, arguments, arguments, rng.randrange(3)))):
         line.insert(rng.randrange(len(line) + 1) if rng.random() < 0.1 else 0, value("path"))
-    if words[0] in ("quickstart", "runtime") and rng.random() < 0.9:  # these make things however little is asked for
+    if words[0] in ("quickstart", "runtime"):  # these take minutes however little is asked for
         line.insert(0, "--nope")
     line = [*words, *line] if rng.random() < 0.98 else [rng.choice(WORDS), *words]
     for flag in GLOBALS:
