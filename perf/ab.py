@@ -18,7 +18,7 @@ from perf.lengths import fit_to_model, traffic_lengths
 from perf.load import window_ms as planned_window_ms
 from perf.measurement import ENOUGH_FOR_P99, FOREIGN_CORES, Measurement
 from perf.operands import Base, Side, request_signature
-from perf.preflight import fitted
+from perf.preflight import fitted, notes
 from perf.provenance import conditions, session
 from perf.result import figures_of
 from perf.slo import Goal
@@ -213,6 +213,8 @@ def compare(request: CompareRequest, *, target: Target, analyzer: PerfAnalyzer, 
     with Study(where, header, session()) as study:
         kept = sum(record["record"] == "measurement" for record in study.records)
         console.info(f"study {study.directory}{f': {kept} runs are there already' if kept else ''}")
+        for note in notes(request.sides[0].variant.config):
+            console.info(note)
         input_file = study.directory / "input.json"
         write_input_data(
             input_file,

@@ -17,7 +17,7 @@ from perf.input_data import write_input_data
 from perf.lengths import fit_to_model, sentence_lengths, traffic_lengths
 from perf.measurement import FOREIGN_CORES, Measurement
 from perf.operands import Base, request_signature
-from perf.preflight import fitted
+from perf.preflight import fitted, notes
 from perf.target import Target, Variant
 from perf.trace import read_trace
 from perf.transport import Transport
@@ -131,6 +131,8 @@ def diagnose(question: Question, *, target: Target, analyzer: PerfAnalyzer, cons
     if base.model_dir:
         lengths = fit_to_model(lengths, base.model_dir, asked=bool(asked))
     workload = fitted(question.workload.model_copy(update={"lengths": lengths}), config)
+    for note in notes(config):
+        console.info(note)
     file = question.input_file
     if file is None:
         file = question.raw / "input.json"

@@ -12,6 +12,8 @@ from tooling.errors import UsageError
 if TYPE_CHECKING:
     from tooling.config.proto import ModelConfig
 
+STREAMED = "adds -i grpc --async --streaming for decoupled models"
+
 
 def fitted(workload: Workload, config: ModelConfig) -> Workload:
     """The workload as this model can be measured with it: a decoupled model is called over a stream.
@@ -43,6 +45,12 @@ def fitted(workload: Workload, config: ModelConfig) -> Workload:
     if config.model_transaction_policy.decoupled and workload.streams is None:
         return workload.model_copy(update={"streams": 1})
     return workload
+
+
+def notes(config: ModelConfig) -> Iterator[str]:
+    """What is done otherwise than usual because of this config."""
+    if config.model_transaction_policy.decoupled:
+        yield f"{config.name or 'measuring'}: {STREAMED}"
 
 
 def cautions(workload: Workload, config: ModelConfig) -> Iterator[str]:

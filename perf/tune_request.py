@@ -18,7 +18,7 @@ from perf.lengths import fit_to_model, traffic_lengths
 from perf.load import window_ms as planned_window_ms
 from perf.operands import Base
 from perf.pipeline import Front, front_of
-from perf.preflight import fitted
+from perf.preflight import STREAMED, fitted
 from perf.provenance import conditions, sha256
 from perf.search import Budget
 from perf.slo import Slo
@@ -27,8 +27,9 @@ from perf.target import Variant
 from perf.workload import Workload
 from tooling.config.changes import knob_problems
 from tooling.config.knobs import Knobs, apply, one_group, read
+from tooling.config.proto import backend_of
 from tooling.errors import Refused, UsageError
-from tooling.repository import locate_model, read_config, usable_cores
+from tooling.repository import ModelFile, config_path, locate_model, read_config, usable_cores
 from tooling.signature.onnx_file import read_onnx
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def plan_of(
     Raises UsageError for a request or a model that cannot be tuned.
     """
     front = front_of(request.model_dir)
-    source = locate_model(front.part if front else request.model_dir, "onnxruntime", ensembles=True)
+    source = _located(front.part if front else request.model_dir)
     if source.model_dir is None:
         raise UsageError("not a model directory", where=request.model_dir, expected="REPO/NAME with 1/model.onnx in it")
     config, signature = read_config(source.model_dir), read_onnx(source.file)
@@ -159,6 +160,24 @@ def plan_of(
         others,
         header,
         place.absolute(),
+    )
+
+
+def _located(model_dir: Path) -> ModelFile:
+    """The ONNX file. Raises UsageError, for a model of another backend with what can be done with it."""
+    try:
+        return locate_model(model_dir, "onnxruntime", ensembles=True)
+    except UsageError:
+        config = read_config(model_dir) if config_path(model_dir).is_file() else None
+        if config is None or backend_of(config) in ("", "onnxruntime"):
+            raise
+    streamed = f", and {STREAMED}" if config.model_transaction_policy.decoupled else ""
+    raise UsageError(
+        "the settings of this backend are not searched",
+        where=model_dir,
+        got=f"backend {backend_of(config)}",
+        expected="an ONNX model, an ensemble with one, or a vLLM model",
+        hint=f"`tritune compare {model_dir} instances=2` measures settings that you name{streamed}",
     )
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from perf.preflight import cautions, fitted
+from perf.preflight import cautions, fitted, notes
 from perf.workload import Workload
 from tooling.config.render import parse
 from tooling.errors import UsageError
@@ -36,6 +36,12 @@ def test_a_decoupled_model_gets_a_stream():
     config = parse("model_transaction_policy { decoupled: true }", "config.pbtxt")
     assert fitted(Workload(concurrency=1), config).streams == 1
     assert fitted(Workload(concurrency=1, streams=3), config).streams == 3
+
+
+def test_a_stream_is_told():
+    config = parse('name: "dec" model_transaction_policy { decoupled: true }', "config.pbtxt")
+    assert list(notes(config)) == ["dec: adds -i grpc --async --streaming for decoupled models"]
+    assert list(notes(parse(BATCHING, "config.pbtxt"))) == []
 
 
 def test_what_a_measurement_will_not_show_is_told():

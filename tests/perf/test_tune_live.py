@@ -292,3 +292,17 @@ def test_wrong_usage_is_told_before_a_server_starts(
         assert (said.code, said.out) == (2, ""), (argv, said)
         assert message in said.err, (argv, said.err)
     assert not edited.exists()
+
+
+def test_settings_of_another_backend_are_compared(tmp_path: Path, run_cli: Callable[..., Any]) -> None:
+    """A Python model that streams: what does not work is told with what does, and how it is measured."""
+    version = tmp_path / "dec" / "1"
+    version.mkdir(parents=True)
+    policy = "model_transaction_policy { decoupled: true }"
+    (version.parent / "config.pbtxt").write_text(f'backend: "python"\n{policy}\n')
+    (version / "model.py").write_text("class TritonPythonModel: ...\n")
+    result = run_cli("tune", version.parent)
+    assert (result.code, result.out) == (2, "")
+    assert "the settings of this backend are not searched (got backend python" in result.err
+    assert f"`tritune compare {version.parent} instances=2`" in result.err
+    assert "adds -i grpc --async --streaming for decoupled models" in result.err
