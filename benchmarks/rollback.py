@@ -83,14 +83,16 @@ def memory_mib(pid: int) -> float:
 
     def pids(parent: int) -> Iterator[int]:
         yield parent
-        for task in Path(f"/proc/{parent}/task").glob("*/children"):
-            for child in task.read_text().split():
-                yield from pids(int(child))
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for task in Path(f"/proc/{parent}/task").glob("*/children"):
+                for child in task.read_text().split():
+                    yield from pids(int(child))
 
     kib = 0
     for one in pids(pid):
-        text = Path(f"/proc/{one}/smaps_rollup").read_text()
-        kib += int(next(line for line in text.splitlines() if line.startswith("Pss:")).split()[1])
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            text = Path(f"/proc/{one}/smaps_rollup").read_text()
+            kib += int(next(line for line in text.splitlines() if line.startswith("Pss:")).split()[1])
     return kib / 1024
 
 
@@ -126,7 +128,9 @@ def run(
     asked = time.monotonic()
     back = rollback(model_dir, server.http_url)
     took = time.monotonic() - asked
-    time.sleep(1)
+    asked_again = len(clients.answers) + 2 * given.connections  # so that each client has had the old version's answer
+    while len(clients.answers) < asked_again:
+        time.sleep(0.1)
     clients.stop()
     process.communicate()
     old = str(back.serves[0])
