@@ -124,6 +124,17 @@ def settled() -> Callable[[Callable[[], Any], Any], Any]:
 
 
 @pytest.fixture(scope="session")
+def counts() -> Callable[[Any, str], tuple[int, int]]:
+    """`counts(server, model)`: rows answered and executions so far, by Triton's statistics."""
+
+    def read(server: Any, model: str) -> tuple[int, int]:
+        stats = server.stats(model)
+        return int(stats.get("inference_count", 0)), int(stats.get("execution_count", 0))
+
+    return read
+
+
+@pytest.fixture(scope="session")
 def minilm_repository(tmp_path_factory: pytest.TempPathFactory, minilm_dir: Path) -> Path:
     """A repository with the exported and configured model `minilm`. Read-only: copy it to change it."""
     from tooling.cli import main

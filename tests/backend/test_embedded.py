@@ -134,12 +134,6 @@ def infer(server: EmbeddedServer) -> Iterator[Callable[..., Any]]:
     client.close()
 
 
-def counts(server: EmbeddedServer, model: str) -> tuple[int, int]:
-    """Rows answered and executions so far."""
-    stats = server.stats(model)
-    return int(stats.get("inference_count", 0)), int(stats.get("execution_count", 0))
-
-
 def test_answers_equal_onnxruntime_bit_for_bit(
     server: EmbeddedServer, infer: Callable[..., Any], repository: Path, runtime: Runtime, tmp_path: Path
 ) -> None:
@@ -163,7 +157,10 @@ def test_answers_equal_onnxruntime_bit_for_bit(
 
 
 def test_concurrent_requests_batch_and_each_gets_its_own_answer(
-    server: EmbeddedServer, infer: Callable[..., Any], settled: Callable[..., Any]
+    server: EmbeddedServer,
+    infer: Callable[..., Any],
+    settled: Callable[..., Any],
+    counts: Callable[..., tuple[int, int]],
 ) -> None:
     server.load("pair")
     rows, executions = counts(server, "pair")
@@ -204,7 +201,10 @@ def test_a_failing_run_answers_with_onnxruntimes_text_and_the_model_goes_on(
 
 
 def test_ragged_requests_run_together_and_are_cut_apart(
-    server: EmbeddedServer, infer: Callable[..., Any], settled: Callable[..., Any]
+    server: EmbeddedServer,
+    infer: Callable[..., Any],
+    settled: Callable[..., Any],
+    counts: Callable[..., tuple[int, int]],
 ) -> None:
     server.load("ragged")
     rows, executions = counts(server, "ragged")

@@ -128,13 +128,7 @@ def infer(
         return answer.status, json.loads(answer.read())
 
 
-def counts(server, model: str) -> tuple[int, int]:
-    """Rows answered and executions so far."""
-    stats = server.stats(model)
-    return int(stats.get("inference_count", 0)), int(stats.get("execution_count", 0))
-
-
-def test_the_template_runs_a_batch_at_once(server, settled):
+def test_the_template_runs_a_batch_at_once(server, settled, counts):
     server.load("mine")
     rows, executions = counts(server, "mine")
     answers: list[tuple[int, dict]] = []
@@ -162,7 +156,7 @@ def test_the_template_keeps_its_word_about_types_and_shapes(server, repository):
     assert status == 500 and "y: shape (3,), expected [2, 2]" in answer["error"]
 
 
-def test_minilm_is_warmed_up_with_real_tokens(server, settled):
+def test_minilm_is_warmed_up_with_real_tokens(server, settled, counts):
     server.load("minilm")
     assert settled(lambda: counts(server, "minilm"), (2, 1)) == (2, 1)  # the warmup: two requests, one execution
     signature = read_remote(server.http_url, "minilm")
