@@ -158,10 +158,11 @@ def newest(studies: Path = STUDIES) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What one server does with the setting that a tuning chose: the requests a second it carries within the limits of
-    that tuning and the mean queue time of a request then, in microseconds, both predicted; and the mean batch that was
-    measured. None where a study does not tell."""
+    """What one server does with the setting that a tuning of `model` chose: the requests a second it carries within the
+    limits of that tuning and the mean queue time of a request then, in microseconds, both predicted; and the mean batch
+    that was measured. None where a study does not tell."""
 
+    model: str
     carries_rps: float
     queue_us: float | None
     mean_batch: float | None
@@ -174,14 +175,16 @@ def tuned(directory: Path) -> Tuned:
     chosen = result.chosen if isinstance(result, TuneResult) else None
     found = (result.findings or {}).get("capacity", {}) if isinstance(result, TuneResult) else {}
     carries_rps = float(found.get("requests_per_s") or 0)
-    if chosen is None or carries_rps <= 0:
+    if not isinstance(result, TuneResult) or chosen is None or carries_rps <= 0:
         raise UsageError(
             "the study says nothing of what a server carries",
             where=directory,
             expected="a finished `tritune tune`, without --direct, that chose a setting",
             hint="tune again, or give --replicas and --queue-target",
         )
-    return Tuned(carries_rps, found.get("queue_us"), chosen.figures.mean_batch if chosen.figures else None)
+    return Tuned(
+        result.model, carries_rps, found.get("queue_us"), chosen.figures.mean_batch if chosen.figures else None
+    )
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:

@@ -29,13 +29,13 @@ output { name: "y" data_type: TYPE_FP32 dims: [ 4 ] }
 """
 
 
-def write_study(directory: Path, capacity: dict[str, Any], mean_batch: float = 1.0) -> None:
+def write_study(directory: Path, capacity: dict[str, Any], mean_batch: float = 1.0, model: str = "m") -> None:
     """A finished tuning, as `tritune tune` keeps it."""
     one = Spread(1.0, 1.0, 1.0)
     figures = Figures(6, one, one, one, one, mean_batch)
     trial = Trial(Candidate("default", Knobs(max_batch_size=8)), "default", figures)
     result = TuneResult(
-        *("enc", "8 clients", "throughput", trial, (), trial),
+        *(model, "8 clients", "throughput", trial, (), trial),
         runs=6,
         disturbed=0,
         spent_s=9.0,

@@ -118,6 +118,10 @@ def test_replicas_and_queue_target_come_from_a_tuning(rendered: Any, run_cli: Ru
     argv = ("deploy", "kubernetes", tmp_path / "models", "-o", tmp_path / "b", "--name", "enc")
     refused = run_cli(*argv, "--rate", "400")
     assert (refused.code, "the capacity of a server is not known" in refused.err) == (2, True)
+    write_study(tmp_path / "others", {"requests_per_s": 114.5, "queue_us": 3214.6}, model="n")
+    refused = run_cli(*argv, "--study", tmp_path / "others")
+    told = "the study is of another model (got n; expected a model of the repository: m)"
+    assert (refused.code, told in refused.err) == (2, True)
     write_study(study, {"requests_per_s": 0.0, "queue_us": None})
     refused = run_cli(*argv, "--study", study, "--rate", "400")
     assert (refused.code, "says nothing of what a server carries" in refused.err) == (2, True)

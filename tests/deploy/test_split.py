@@ -37,5 +37,7 @@ def test_another_share_replaces_the_files_only_when_asked(tmp_path: Path, run_cl
     assert (kept.code, "is there with another content" in kept.err) == (2, True)
     assert run_cli(*argv, "--percent", 25, "--force").code == 0
     wrong = run_cli("deploy", "split", "--name", "An_Encoder", "--percent", 5, "-o", tmp_path / "other")
-    assert (wrong.code, "no name for Kubernetes" in wrong.err) == (2, True)
+    assert (wrong.code, "no name for Kubernetes (got `An_Encoder`; expected" in wrong.err) == (2, True)
+    long = run_cli("deploy", "split", "--name", 48 * "a", "--percent", 5, "-o", tmp_path / "other")
+    assert (long.code, "at most 47, from a letter" in long.err) == (2, True)
     assert not (tmp_path / "other").exists()

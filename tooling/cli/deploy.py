@@ -80,7 +80,7 @@ def compose(
     flags = _with_pools(flags, pinned_pool, cuda_pool, None if ids is None else len(ids))
     _require_gpus(repository, found, None if ids is None else len(ids), f"--gpus {gpus}")
     requests, without = _requests(repository, found, sweep)
-    tuning = _tuned(study)
+    tuning = _tuned(study, found)
     watch = MonitoringOptions(
         "triton:8002",
         owner,
@@ -139,7 +139,7 @@ def kubernetes(
     found, flags, served = _plan(repository, output, release, config_name, control, cache_size)
     _require_gpus(repository, found, gpus, f"--gpus {gpus}")
     flags = _with_pools(flags, pinned_pool, cuda_pool, gpus)
-    tuning = _tuned(study, rate)
+    tuning = _tuned(study, found, rate)
     least = replicas or (math.ceil(rate / tuning.carries_rps) if rate and tuning else 1)
     options = KubernetesOptions(
         name=name or repository.resolve().name.lower().replace("_", "-"),
@@ -218,13 +218,21 @@ def _with_pools(flags: ServerFlags, pinned: str | None, cuda: str | None, gpus: 
     )
 
 
-def _tuned(study: Path | None, rate: float | None = None) -> Tuned | None:
+def _tuned(study: Path | None, needs: Needs, rate: float | None = None) -> Tuned | None:
     """What a tuning found of one server, where it is asked for."""
     from perf.studies import tuned
 
     if rate is not None and study is None:
         raise UsageError("the capacity of a server is not known", where="--rate", hint="give --study, or --replicas")
-    return tuned(study) if study else None
+    result = tuned(study) if study else None
+    if result and result.model not in needs.models:
+        raise UsageError(
+            "the study is of another model",
+            where=study,
+            got=result.model,
+            expected=f"a model of the repository: {', '.join(needs.models)}",
+        )
+    return result
 
 
 def _queue_us(asked: str | None, found: Tuned | None) -> int:

@@ -13,6 +13,7 @@ from tooling.server.flags import CONTROL_KEY
 Object = dict[str, Any]
 QUEUE_METRIC: Final = "triton_queue_us_per_request"
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")  # of a Service; leaves room for suffixes below 63
+_LONGEST: Final = 52
 _PORTS: Final = (("http", 8000), ("grpc", 8001), ("metrics", 8002))
 _USER: Final = 1000  # `triton-server` of NVIDIA's images
 _DRAIN_S: Final = 10  # until every load balancer has seen that the pod ends
@@ -44,10 +45,10 @@ class KubernetesOptions:
     batch: float | None = None
 
 
-def check_name(name: str) -> None:
-    """Raise UsageError for a name that Kubernetes would refuse."""
-    if not _NAME.fullmatch(name):
-        expected = "lower-case letters, digits and -, at most 52, from a letter to a letter or digit"
+def check_name(name: str, suffix: int = 0) -> None:
+    """Raise UsageError for a name that Kubernetes would refuse, with a suffix of so many letters."""
+    if not _NAME.fullmatch(name) or len(name) > _LONGEST - suffix:
+        expected = f"lower-case letters, digits and -, at most {_LONGEST - suffix}, from a letter to a letter or digit"
         raise UsageError("no name for Kubernetes", got=f"`{name}`", expected=expected, hint="give --name")
 
 

@@ -14,7 +14,7 @@ def render_split(name: str, percent: int) -> Mapping[str, str]:
     """
     import yaml
 
-    check_name(f"{name}-next")
+    check_name(name, len("-next"))
     routes = [_route(kind, name, percent, port) for kind, port in (("HTTPRoute", 8000), ("GRPCRoute", 8001))]
     canary: Object = {
         "apiVersion": "serving.kserve.io/v1beta1",
