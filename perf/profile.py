@@ -73,7 +73,7 @@ class ProfileRequest:
     """Raise UsageError where `budget_s` is too small for the least that makes a curve; else that is measured all the
     same."""
     brief: bool = False
-    """Every run once, whatever the budget, and then only wide points again."""
+    """A round is enough, and then only wide points again; nothing is told of a budget that is too small."""
     config: ModelConfig | None = None
     """In place of the one on disk."""
     settings: tuple[Setting, ...] = ()
@@ -202,12 +202,10 @@ class _Bench:
         costs = Costs(setting, usable_cores())
         self._load(setting, costs)
         found = levels(self._plan.points, setting.instances)
-        level = found[0] if self._brief else found[-1]
-        runs = self._first(level.loads, costs, self._look)
-        if not self._brief:
-            done = level.loads
-            level = richest(found, costs, left_s=until - time.monotonic(), rounds=fewest, done=done)
-            runs += self._first([load for load in level.loads if load not in done], costs, None)
+        done = found[-1].loads
+        runs = self._first(done, costs, self._look)
+        level = richest(found, costs, left_s=until - time.monotonic(), rounds=fewest, done=done)
+        runs += self._first([load for load in level.loads if load not in done], costs, None)
         yield list(runs), level
         pending = list(level.loads)
         for number in range(2, MOST_ROUNDS + 1):

@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from perf.curve import Setting, read_curve
+from perf.profile import ProfileRequest, profile
+from tooling.console import Console
 from tooling.repository import read_config
 from tooling.server import EmbeddedServer
 
@@ -101,6 +103,14 @@ def test_a_budget_leaves_runs_out_or_is_refused(run_cli: Callable[..., Any], mod
     played = run_cli("simulate", model, "--curve", path, "--instances", 2, "--threads", 1, "--json").json["data"]
     told = f"with {setting} these were not measured, for want of time: 33 rows"
     assert any(note.startswith(told) for note in played["notes"])
+
+
+def test_a_tuning_without_time_measures_the_least_once(model: Path, runtime: Any) -> None:
+    request = ProfileRequest(model_dir=model, settings=(Setting(2, 1),), traffic=(8, 32, 64), budget_s=0.1, brief=True)
+    curve = profile(request, runtime=runtime, console=Console(show_progress=False))
+    loads = [(run.clients, run.rows, run.lengths) for run in curve.runs]
+    assert loads == [(1, 1, (8,)), (1, 4, (8,)), (1, 1, (64,)), (1, 4, (64,)), (2, 1, (8,))]
+    assert curve.left_out["2 instances × 1 thread"][-1] == "busy instances beyond one point"
 
 
 @pytest.mark.long
