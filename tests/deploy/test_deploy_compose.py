@@ -109,7 +109,9 @@ def test_loading_models_takes_a_key_where_others_reach_the_port(
 ) -> None:
     argv = ("deploy", "compose", repository(m=PYTHON), "--control", "explicit", "-o")
     assert run_cli(*argv, tmp_path / "here").code == 0
-    assert not [word for word in services(tmp_path / "here")["triton"]["command"] if "restricted" in word]
+    triton = services(tmp_path / "here", TRITON_HOST="0.0.0.0")["triton"]
+    assert not [word for word in triton["command"] if "restricted" in word]
+    assert {port["host_ip"] for port in triton["ports"]} == {"127.0.0.1"}  # without the key, whatever .env says
     assert run_cli(*argv, tmp_path / "out", "--host", "0.0.0.0").code == 0
     with pytest.raises(AssertionError, match=r"\(1, 'error"):
         services(tmp_path / "out")

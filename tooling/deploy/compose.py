@@ -84,6 +84,7 @@ def render_compose(
         "monitoring_ports": monitoring_ports(options.ports),
         "gpu": options.on_gpu,
         "guarded": flags.control_key is not None,
+        "bound": flags.control == "explicit" and flags.control_key is None,
         "gpus": "count: all" if options.gpus is None else f"device_ids: {json.dumps(list(options.gpus))}",
         "repository": mounted if mounted.startswith(".") else f"./{mounted}",
         "requirements": [path.relative_to(repository).as_posix() for path in needs.packages],
