@@ -40,7 +40,6 @@ from tooling.signature.spec import ModelSignature, TensorSpec
 if TYPE_CHECKING:
     from tooling.config.proto import ModelConfig
 
-PADDINGS: Final = ("none", "buckets", "models", "merged")
 MAX_BATCH_SIZE: Final = 8
 TOKEN_COUNT: Final = "token_count"
 SETTINGS_FILE: Final = "text.json"

@@ -87,9 +87,3 @@ _LEAST_DRIVER = {"12": 525, "13": 580}  # CUDA Toolkit release notes: 525.60.13,
 def fields_since() -> Mapping[str, str]:
     """First release that knows a field of the configuration, by `Message.field`; all others are older."""
     return dict(_facts()["fields"])
-
-
-def unordered_releases() -> tuple[str, str]:
-    """First and last release in which `preserve_ordering` answers in order of completion."""
-    first, last = _facts()["preserve_ordering_broken"]
-    return str(first), str(last)

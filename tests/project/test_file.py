@@ -61,7 +61,7 @@ models:
         ("models: {m: {slo: p99<50}}", "./tritune.yaml:1:14: not a duration"),
         ("models: {m: {workload: {concurency: 8}}}", "./tritune.yaml:1:14: "),
         ("models: {'a b': {}}", "./tritune.yaml:1:10: "),
-        ("models: {}", "at least 1 item"),
+        ("models: {}", "`models`: expected at least 1 entry"),
         ("models: {m: {source: a, llm: b}}", "`source` and `llm` exclude each other"),
         ("models: {m: {export: {precision: fp16}}}", "nothing is exported without `source`"),
         ("models: {m: {tune: false, slo: p99<5ms}}", "nothing is measured for it"),

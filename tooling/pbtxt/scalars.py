@@ -17,7 +17,6 @@ _BOOLS = {b"true": True, b"True": True, b"t": True, b"false": False, b"False": F
 _OTHER_BASE = re.compile(rb"0[xX0-7]")
 _INFINITIES = (b"inf", b"infinity")
 _MINUS = ord("-")
-_MAX_UINT64 = 2**64 - 1
 _LONGEST_INTEGER = 400
 """Significant digits looked at: Python refuses to convert thousands, and none so long is in range."""
 

@@ -227,6 +227,9 @@ def _is_model(kind: Any) -> bool:
 
 def _said(message: str) -> str:
     told = message.removeprefix("Value error, ").replace("Input should be", "expected")
+    told = re.sub(
+        r"\w+ should have at least (\d+) items? after validation, not \d+", r"expected at least \1 entry", told
+    )
     return re.sub(r"a valid dictionary( or instance of \w+)?", "keys with values", told)
 
 
