@@ -9,6 +9,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -107,15 +108,16 @@ def tune_llm(model_dir: Path, traffic: LlmTraffic, slo: Slo, *, runtime: Runtime
     now = Setting.of(arguments)
     with _serving(model_dir, runtime) as place, console.progress("tune", 3 + _ROUNDS) as progress:
         server, repository = place
-        _add(server, repository, model_dir, "current", arguments)
-        law = _law(server, repository, model_dir, {**arguments, **now._asdict()})
+        shown = {"current": arguments, **_roomy({**arguments, **now._asdict()})}
+        _add(server, repository, model_dir, shown)
+        law = measure_steps(server.grpc_url, list(shown)[-1]).law
         progress.step(f"a step takes {law.us(1, 1, 100) / 1e3:.1f} ms with one sequence")
         engine = Simulated(arguments, law, _cache_tokens(server))
         current, found = sweep(now, engine, traffic, slo)
-        for number, one in enumerate(found):
-            _add(server, repository, model_dir, f"candidate-{number}", {**arguments, **one.setting._asdict()})
+        candidates = {f"candidate-{n}": {**arguments, **one.setting._asdict()} for n, one in enumerate(found)}
+        _add(server, repository, model_dir, candidates)
         progress.step(f"{len(found)} of the settings may be better")
-        names = ["current", *(f"candidate-{n}" for n in range(len(found)))]
+        names = ["current", *candidates]
         runs = _measured(server, names, traffic, progress.step)
         current, *tried = (
             Tried(one.setting, one.predicted, tuple(seen)) for one, seen in zip((current, *found), runs, strict=True)
@@ -144,15 +146,14 @@ def _capacity(
     return confirm(predicted, known, measured, slo, _STREAM_POINTS)
 
 
-def _law(server: EmbeddedServer, repository: Path, model_dir: Path, arguments: Mapping[str, Any]) -> StepTime:
-    """The law of the steps; of a model with few places from a copy with more, as one sequence alone tells little."""
-    if arguments["max_num_seqs"] >= max(LEVELS):
-        return measure_steps(server.grpc_url, "current").law
+def _roomy(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """A copy with more places, where the model has few: of one sequence alone steps tell little. It is not unloaded
+    when it is measured: Triton may never finish that so soon after an answer."""
     places = max(LEVELS)
+    if arguments["max_num_seqs"] >= places:
+        return {}
     budget = max(places, arguments["max_num_batched_tokens"])
-    more = {**arguments, "max_num_seqs": places, "max_num_batched_tokens": budget}
-    _add(server, repository, model_dir, "roomy", more)
-    return measure_steps(server.grpc_url, "roomy").law
+    return {"roomy": {**arguments, "max_num_seqs": places, "max_num_batched_tokens": budget}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,13 +230,20 @@ def _serving(model_dir: Path, runtime: Runtime) -> Iterator[tuple[EmbeddedServer
         yield server, Path(folder)
 
 
-def _add(server: EmbeddedServer, repository: Path, model_dir: Path, name: str, arguments: Mapping[str, Any]) -> None:
-    """Serve a copy of the model's version under a name of its own, with these arguments."""
-    version = shutil.copytree(version_of(model_dir), repository / name / "1")
-    (version / FILE).write_text(json.dumps(dict(arguments)), encoding="utf-8")
-    config = read_config(model_dir)
-    config.name = name
-    server.load(name, config)
+def _add(server: EmbeddedServer, repository: Path, model_dir: Path, models: Mapping[str, Mapping[str, Any]]) -> None:
+    """Serve copies of the model's version under names of their own, each with its arguments; all are loaded at once, as
+    an engine that starts uses one core."""
+    for name, arguments in models.items():
+        version = shutil.copytree(version_of(model_dir), repository / name / "1")
+        (version / FILE).write_text(json.dumps(dict(arguments)), encoding="utf-8")
+
+    def load(name: str) -> None:
+        config = read_config(model_dir)
+        config.name = name
+        server.load(name, config)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(load, models))
 
 
 def _cache_tokens(server: EmbeddedServer) -> int:

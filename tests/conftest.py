@@ -102,7 +102,7 @@ def runtime():
     return find_runtime()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def left() -> type[Left]:
     return Left
 

@@ -7,6 +7,7 @@ import json
 import queue
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ def add_llm(llama_dir: Path) -> Callable[..., Path]:
         version.mkdir(parents=True)
         (repository / name / "config.pbtxt").write_text(config)
         small = {"model": str(llama_dir), "dtype": "float32", "max_model_len": 512, "max_num_seqs": 32}
+        small["kv_cache_memory_bytes"] = 1 << 27
         (version / "model.json").write_text(json.dumps({**small, "enforce_eager": True, **arguments}))
         return repository / name
 
@@ -91,6 +93,17 @@ def served(
     with EmbeddedServer(repository, runtime, ServerOptions(load_timeout_s=LOAD_TIMEOUT_S)) as server:
         server.load("llama")
         yield server
+
+
+@pytest.fixture(scope="session")
+def load_all() -> Callable[..., None]:
+    """Load models at once, `load_all((server, "a"), (server, "b"))`: an engine starts on one core."""
+
+    def load(*pairs: tuple[EmbeddedServer, str]) -> None:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda pair: pair[0].load(pair[1]), pairs))
+
+    return load
 
 
 @dataclass

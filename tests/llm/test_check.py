@@ -11,11 +11,12 @@ import pytest
 pytestmark = pytest.mark.llm
 
 
-def test_the_installed_engine_is_judged_for(
-    add_llm: Callable[..., Path], run_cli: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_the_installed_engine_is_judged_for(run_cli: Callable[..., Any], tmp_path: Path) -> None:
     """The vLLM of 24.10 takes `swap_space`, the embedded server's does not any more; what both take is not told."""
-    add_llm(tmp_path, "llama", swap_space=4)
+    model = tmp_path / "llama" / "1" / "model.json"
+    model.parent.mkdir(parents=True)
+    (tmp_path / "llama" / "config.pbtxt").write_text('backend: "vllm"\ninstance_group { kind: KIND_MODEL }\n')
+    model.write_text('{"model": "org/llm", "max_num_seqs": 8, "swap_space": 4}')
     result = run_cli("check", tmp_path, "--release", "24.10", "--json")
     assert result.code == 0, result.err
     said = [f["message"] for f in result.json["data"]["findings"] if f["rule"] == "vllm-installed-differs"]

@@ -8,15 +8,17 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tooling.errors import Refused
-from tooling.server import EmbeddedServer
+from tooling.server import EmbeddedServer, ServerOptions
 
 pytestmark = pytest.mark.llm
+LOAD_TIMEOUT_S = 240
 
 
 def post(server: EmbeddedServer, path: str, **body: Any) -> str:
@@ -173,26 +175,41 @@ def test_more_outputs_when_asked(served: EmbeddedServer) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"max_num_seq": 4}, "max_num_seq"),
-        ({"kv_cache_memory_bytes": 1000}, "No available memory for the cache blocks"),
-        ({"model": "/no/such/directory"}, "/no/such/directory"),
-        ({"enable_lora": "true"}, "cannot find"),
-    ],
-)
-def test_engine_args_that_are_refused(
-    start: Callable[..., EmbeddedServer],
-    add_llm: Callable[..., Path],
-    tmp_path: Path,
-    arguments: dict[str, Any],
-    words: str,
-) -> None:
-    add_llm(tmp_path, "llama", **arguments)
-    with start(tmp_path) as server, pytest.raises(Refused) as error:
-        server.load("llama")
-    assert words in str(error.value)
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown": ({"max_num_seq": 4}, "max_num_seq"),
+    "cache": ({"kv_cache_memory_bytes": 1000}, "No available memory for the cache blocks"),
+    "model": ({"model": "/no/such/directory"}, "/no/such/directory"),
+    "lora": ({"enable_lora": "true"}, "cannot find"),
+}
+
+
+@pytest.fixture(scope="module")
+def refusals(
+    tmp_path_factory: pytest.TempPathFactory, add_llm: Callable[..., Path], runtime: Any
+) -> dict[str, Refused | None]:
+    """What the server says to each model of REFUSED; all are loaded at once."""
+    repository = tmp_path_factory.mktemp("refused")
+    for name, (arguments, _) in REFUSED.items():
+        add_llm(repository, name, **arguments)
+
+    def load(name: str) -> Refused | None:
+        try:
+            server.load(name)
+        except Refused as error:
+            return error
+        return None
+
+    with (
+        EmbeddedServer(repository, runtime, ServerOptions(load_timeout_s=LOAD_TIMEOUT_S)) as server,
+        ThreadPoolExecutor() as pool,
+    ):
+        return dict(zip(REFUSED, pool.map(load, REFUSED), strict=True))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_engine_args_that_are_refused(refusals: dict[str, Refused | None], name: str) -> None:
+    assert refusals[name] is not None
+    assert REFUSED[name][1] in str(refusals[name])
 
 
 def test_without_vllm_the_load_names_the_command(

@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tooling.errors import ExternalError
-from tooling.server import EmbeddedServer
+from tooling.server import EmbeddedServer, ServerOptions
 from tooling.server.supervisor import children_of
 
 pytestmark = pytest.mark.llm
+ENDS = ("engine", "server", "supervisor", "stop")
 
 
 def descendants(pid: int) -> dict[int, bytes]:
@@ -65,85 +66,88 @@ def long_streams(client: Any, count: int = 3) -> None:
     client.wait(*names, first=True)
 
 
+@pytest.fixture(scope="module")
+def living(
+    tmp_path_factory: pytest.TempPathFactory,
+    add_llm: Callable[..., Path],
+    runtime: Any,
+    load_all: Callable[..., None],
+    left: Any,
+) -> Iterator[dict[str, EmbeddedServer]]:
+    """Servers with an engine each, one for every end. When all have ended nothing of any run may be left."""
+    repository = tmp_path_factory.mktemp("ends")
+    add_llm(repository, "llama")
+    options = ServerOptions(load_timeout_s=240)
+    with ExitStack() as stack:
+        servers = {end: stack.enter_context(EmbeddedServer(repository, runtime, options)) for end in ENDS}
+        load_all(*((server, "llama") for server in servers.values()))
+        yield servers
+    assert [left.of(server.run_id) for server in servers.values()] == [[]] * len(servers)
+
+
 def test_a_killed_engine_is_told_and_can_be_loaded_again(
-    start: Callable[..., EmbeddedServer], add_llm: Callable[..., Path], connect: Callable[..., Any], tmp_path: Path
+    living: dict[str, EmbeddedServer], connect: Callable[..., Any]
 ) -> None:
-    add_llm(tmp_path, "llama")
-    with start(tmp_path) as server:
-        server.load("llama")
-        client, engine, stub = connect(server), engine_of(server), stub_of(server)
-        long_streams(client)
-        held = semaphores(engine)
-        assert held
-        os.kill(engine, signal.SIGKILL)
-        assert all("the vLLM engine died while it generated: it was killed" in one.error for one in client.wait())
-        late = connect(server)
-        late.ask("too late", max_tokens=1)
-        assert "has died, unload the model and load it again: it was killed" in late.wait()[0].error
-        client.close()
-        late.close()
-        server.unload("llama")
-        server.load("llama")
-        assert gone(stub)
-        assert vanished(held)
-        assert engine_of(server) != engine
-        after = connect(server)
-        after.ask("after", max_tokens=2, ignore_eos=True)
-        assert after.wait()[0].tokens == 2
+    server = living["engine"]
+    client, engine, stub = connect(server), engine_of(server), stub_of(server)
+    long_streams(client)
+    held = semaphores(engine)
+    assert held
+    os.kill(engine, signal.SIGKILL)
+    assert all("the vLLM engine died while it generated: it was killed" in one.error for one in client.wait())
+    late = connect(server)
+    late.ask("too late", max_tokens=1)
+    assert "has died, unload the model and load it again: it was killed" in late.wait()[0].error
+    client.close()
+    late.close()
+    server.unload("llama")
+    server.load("llama")
+    assert gone(stub)
+    assert vanished(held)
+    assert engine_of(server) != engine
+    after = connect(server)
+    after.ask("after", max_tokens=2, ignore_eos=True)
+    assert after.wait()[0].tokens == 2
 
 
-def test_an_engine_ends_with_its_stub(
-    start: Callable[..., EmbeddedServer], add_llm: Callable[..., Path], connect: Callable[..., Any], tmp_path: Path
-) -> None:
-    add_llm(tmp_path, "llama")
-    with start(tmp_path) as server:
-        server.load("llama")
-        engine = engine_of(server)
-        held = semaphores(engine)
-        assert held
-        long_streams(connect(server))
-        os.kill(stub_of(server), signal.SIGKILL)
-        assert gone(engine)
-        assert vanished(held)
+def test_an_engine_ends_with_its_stub(living: dict[str, EmbeddedServer], connect: Callable[..., Any]) -> None:
+    """The one that was loaded again."""
+    server = living["engine"]
+    engine = engine_of(server)
+    held = semaphores(engine)
+    assert held
+    long_streams(connect(server))
+    os.kill(stub_of(server), signal.SIGKILL)
+    assert gone(engine)
+    assert vanished(held)
 
 
 @pytest.mark.parametrize("whom", ["server", "supervisor"])
 def test_killing_the_server_while_it_generates(
-    start: Callable[..., EmbeddedServer],
-    add_llm: Callable[..., Path],
-    connect: Callable[..., Any],
-    tmp_path: Path,
-    whom: str,
+    living: dict[str, EmbeddedServer], connect: Callable[..., Any], left: Any, whom: str
 ) -> None:
-    """The engine goes with it; that nothing else of the run is left is checked where `start` ends."""
-    add_llm(tmp_path, "llama")
-    with start(tmp_path) as server:
+    """The engine goes with it, and nothing else of the run is left."""
+    server = living[whom]
+    long_streams(connect(server))
+    engine = engine_of(server)
+    held = semaphores(engine)
+    assert held
+    supervisor = int(Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(server.pid if whom == "server" else supervisor, signal.SIGKILL)
+    assert gone(engine)
+    with pytest.raises(ExternalError, match=r"was killed by SIGKILL|supervisor process was killed"):
         server.load("llama")
-        long_streams(connect(server))
-        engine = engine_of(server)
-        held = semaphores(engine)
-        assert held
-        supervisor = int(Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(server.pid if whom == "server" else supervisor, signal.SIGKILL)
-        assert gone(engine)
-        with pytest.raises(ExternalError, match=r"was killed by SIGKILL|supervisor process was killed"):
-            server.load("llama")
-    assert not any(path.exists() for path in held)
+    assert vanished(held)
+    assert left.after(server.run_id, 5) == []
 
 
 def test_stopping_the_server_while_it_generates(
-    start: Callable[..., EmbeddedServer],
-    add_llm: Callable[..., Path],
-    connect: Callable[..., Any],
-    left: Any,
-    tmp_path: Path,
+    living: dict[str, EmbeddedServer], connect: Callable[..., Any], left: Any
 ) -> None:
-    add_llm(tmp_path, "llama")
-    with start(tmp_path) as server:
-        server.load("llama")
-        long_streams(connect(server))
-        held = semaphores(engine_of(server))
-        assert held
-        server.stop()
+    server = living["stop"]
+    long_streams(connect(server))
+    held = semaphores(engine_of(server))
+    assert held
+    server.stop()
     assert left.of(server.run_id) == []
     assert not any(path.exists() for path in held)

@@ -33,7 +33,12 @@ def other_dir(tmp_path_factory: pytest.TempPathFactory, llama_dir: Path) -> Path
 
 
 def test_answers_of_the_same_model_agree_and_of_another_do_not(
-    tmp_path: Path, llama_dir: Path, other_dir: Path, runtime: Any, run_cli: Callable[..., Any]
+    tmp_path: Path,
+    llama_dir: Path,
+    other_dir: Path,
+    runtime: Any,
+    run_cli: Callable[..., Any],
+    load_all: Callable[..., None],
 ) -> None:
     repository, prompts, plain = tmp_path / "repository", tmp_path / "prompts.txt", tmp_path / "plain.json"
     prompts.write_text("".join(f"prompt number {number}, and so\n" for number in range(8)))
@@ -42,15 +47,13 @@ def test_answers_of_the_same_model_agree_and_of_another_do_not(
     for name, folder in (("plain", llama_dir), ("noisy", other_dir)):
         assert run_cli("gen-config", repository / name, "--llm", folder, *asked).code == 0
     with EmbeddedServer(repository, runtime, ServerOptions(load_timeout_s=240)) as server:
-        server.load("plain")
+        load_all((server, "plain"), (server, "noisy"))
         url = ["--url", server.http_url]
         assert run_cli("quality", plain, "--record", "--model", "plain", "--prompts", prompts, *SHORT, *url).code == 0
         again = run_cli("quality", plain, *url, "--json")
         assert again.code == 0, again.err
         assert again.json["data"]["token_agreement"] == 1
         assert again.json["data"]["perplexity_ratio"] == pytest.approx(1, abs=1e-6)
-        server.unload("plain")
-        server.load("noisy")
         noisy = run_cli("quality", plain, "--model", "noisy", *url, "--json")
         assert (noisy.code, noisy.json["data"]["met"]) == (1, False)
         assert noisy.json["data"]["token_agreement"] < 0.9
