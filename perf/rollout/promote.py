@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from perf.operands import CURRENT, Base, Side, sides
 from perf.rollout.canary import CANARY_FILE
 from perf.rollout.gates import GATES, Demands, Gates, Passage
-from perf.rollout.ledger import Entry, Ledger, beside
+from perf.rollout.ledger import LOG, Entry, Ledger, beside
 from perf.rollout.release import Release
 from perf.rollout.trial import Hold, failed_share, watch, watch_whole
 from tooling.console import table
 from tooling.errors import Refused, TrituneError, UsageError
-from tooling.repository import absolute, config_path, read_config
+from tooling.repository import absolute, config_path, read_config, writing
 from tooling.server.running import RunningServer
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _watched(
         if held.outcome == "passed":
             release.let_go(ledger, entry)
             return result
-        serves = release.take_back(entry)
+        serves = _take_back(release, entry)
         release.drop_candidate()
         ledger.note("rolled back", version=version, served=serves)
     return replace(result, promoted=False, serves=tuple(serves))
@@ -273,6 +273,8 @@ def rollback(model_dir: Path, url: str) -> Rollback:
     """End the trial that is under way, else take the last promotion back. Raises UsageError when there is neither,
     Refused when Triton no longer takes the old version; the newer one then goes on."""
     release, started = open_release(model_dir, url, None), time.monotonic()
+    if not (log := beside(release.model_dir, LOG)).exists():  # none is made for this
+        raise UsageError("there is nothing to take back", where=log, expected="an earlier `tritune promote`")
     with Ledger(release.model_dir) as ledger:
         state = ledger.state
         entry = state.switching or state.trial or next(reversed(state.promoted), None)
@@ -284,11 +286,20 @@ def rollback(model_dir: Path, url: str) -> Rollback:
             ended, step, serves = "trial", "trial ended", release.served()
         else:
             ended, step = ("switch", "switch undone") if state.switching else ("promotion", "rolled back")
-            serves = release.take_back(entry)
+            serves = release.take_back(entry) if state.switching else _take_back(release, entry)
         release.drop_candidate()
         ledger.note(step, version=entry["version"], served=serves)
     seconds = round(time.monotonic() - started, 2)
     return Rollback(release.name, ended, int(entry["version"]), tuple(serves), seconds, ledger.path)
+
+
+def _take_back(release: Release, entry: Entry) -> list[int]:
+    """Serve what served before this promotion; the canary's answers are those of the version that goes, and go too."""
+    serves = release.take_back(entry)
+    path = beside(release.model_dir, CANARY_FILE)
+    with writing(path):
+        path.unlink(missing_ok=True)
+    return serves
 
 
 def _trial(ledger: Ledger, release: Release, candidate: str | None) -> Entry | None:

@@ -57,6 +57,9 @@ def test_the_old_version_stays_loaded_until_the_new_one_has_held(
     (candidate / "export.json").write_text('{"of": "the new one"}')
     before = (model / "config.pbtxt").read_text()
     with serving(model.parent, "scale") as server, traffic(server.grpc_url, "scale", 8) as clients:
+        nothing = run_cli("rollback", model, "--url", server.http_url)
+        assert (nothing.code, "there is nothing to take back" in nothing.err) == (2, True)
+        assert [entry.name for entry in model.parent.iterdir()] == ["scale"]
         made = loads(server)
         done = run_cli("promote", model, candidate, "--url", server.http_url, *GATES, "--hold", "2s", "--json")
         assert done.code == 0, done.err
@@ -68,10 +71,12 @@ def test_the_old_version_stays_loaded_until_the_new_one_has_held(
         assert (entries["promoted"]["kept"], entries["let go"]["unloaded"]) == ([1], [1])
         assert (model / "export.json").read_text() == '{"of": "the new one"}'
         assert not model.with_name("scale.next").exists()
+        assert model.with_name("scale.canary.json").exists()
 
         back = run_cli("rollback", model, "--url", server.http_url, "--json")
         assert (back.code, back.json["data"]["serves"]) == (0, [1]), back.err
         assert ((model / "config.pbtxt").read_text(), (model / "export.json").read_text()) == (before, "{}")
+        assert not model.with_name("scale.canary.json").exists(), "its answers are those of the version that went"
         clients.wait_for("scale", "1")
     assert clients.failed == clients.wrong == []
     assert set(clients.seen) == {("scale", "1"), ("scale", "2")}
