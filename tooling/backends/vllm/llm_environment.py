@@ -66,10 +66,6 @@ def use_environment():
     multiprocessing.set_executable(str(root / "venv" / "bin" / "python-of-server"))
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # a fork would copy the stub's locks and shared memory
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    if os.access(
-        root, os.W_OK
-    ):  # else what torch compiles, for log probabilities half a minute long, goes with the server
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(root / "compiled"))
     # One process computes and schedules: the one more that vLLM starts otherwise takes a third of the time to load.
     # Then it is on us to leave a core to the server and this process.
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
