@@ -169,7 +169,7 @@ def test_what_was_not_measured_is_refused() -> None:
         curve().of(Setting(1, 2))
     problem = error.value.problems[0]
     assert (problem.got, problem.expected) == ("1 instance × 2 threads", "2 instances × 1 thread")
-    assert "tritune profile --instances 1 --threads 2" in str(problem.hint)
+    assert "`tritune profile MODEL_DIR --instances 1 --threads 2`" in str(problem.hint)
 
 
 def test_a_file_of_many_faults_names_some(tmp_path: Path) -> None:

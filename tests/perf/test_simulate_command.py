@@ -223,7 +223,7 @@ def test_a_curve_from_a_busy_machine_is_marked(ask: Callable[..., dict[str, Any]
     ("options", "message"),
     [
         (("--threads", "2"), "not measured for this setting"),
-        (("--instances", "4"), "tritune profile --instances 4 --threads 1"),
+        (("--instances", "4"), "tritune profile MODEL_DIR --instances 4 --threads 1"),
         (("--concurrency", "4", "--request-rate", "4"), "exclude each other"),
         (("--burst", "4"), "--burst: it needs a --request-rate"),
         (("--instances", "1,2,x"), "--instances"),

@@ -58,10 +58,11 @@ def find_llm(runtime: Runtime) -> Path:
 
 
 def installed_vllm() -> Path | None:
-    """The package directory of the embedded server's vLLM, whatever state its server is in; None without one."""
+    """The package directory of the embedded server's vLLM, whatever state its server is in; None without one that may
+    be read."""
     try:
         return _packages(llm_root(default_root())) / "vllm"
-    except MissingError:
+    except (MissingError, OSError):
         return None
 
 
