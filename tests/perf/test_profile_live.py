@@ -78,6 +78,7 @@ def test_a_curve_is_measured_stored_and_simulated(run_cli: Callable[..., Any], m
     assert answer["avg_us"] - 500_000 > 0.5 * lone_us
 
 
+@pytest.mark.long
 def test_a_budget_leaves_runs_out_or_is_refused(run_cli: Callable[..., Any], model: Path, tmp_path: Path) -> None:
     """Two rounds of all 15 runs of 0.2 s take 6 s, of the 5 that make a curve 2 s."""
     config = model / "config.pbtxt"

@@ -278,7 +278,8 @@ def infer(url: str) -> None:
         connection.send(request)
 
 
-def test_the_embedded_server_keeps_two_side_by_side(repository: Path, runtime: Any) -> None:
+@pytest.mark.long
+def test_the_embedded_server_keeps_several_side_by_side(repository: Path, runtime: Any) -> None:
     from dataclasses import replace
 
     from tooling.repository import read_config
