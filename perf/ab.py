@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from perf.bench import Bench
 from perf.compare import LOOKS, Verdict, settle
 from perf.contest import Contender, Contest
-from perf.footprint import free_bytes, packed, taken_bytes
+from perf.footprint import free_main_bytes, packed, taken_bytes
 from perf.grid import BASE
 from perf.input_data import write_input_data
 from perf.lengths import fit_to_model, traffic_lengths
@@ -280,7 +280,7 @@ class _Comparing:
         """Those together that fit into memory beside A."""
         a, *others = (side.variant for side in self._request.sides)
         sizes = {other.id: taken_bytes(other.config, other.model_dir) for other in others}
-        free = free_bytes()
+        free = free_main_bytes()
         return (
             [those]
             if free is None

@@ -31,7 +31,7 @@ class Room:
     def here(cls, model_file: Path, *, gpu: bool) -> Room | None:
         """For a model file with its external data, in this machine's GPU with the least free memory, or its main
         memory; None where that is not known."""
-        free = _free_gpu() if gpu else _free_main()
+        free = _free_gpu() if gpu else free_main_bytes()
         if free is None:
             return None
         weights = sum(entry.stat().st_size for entry in model_file.parent.iterdir() if entry.is_file())
@@ -88,12 +88,7 @@ def taken_bytes(config: ModelConfig, model_dir: Path | None) -> int:
     return max(sum(counts), 1) * (round(WEIGHTS * files) + OWN_BYTES)
 
 
-def free_bytes() -> int | None:
-    """What of the main memory is free, where that is known."""
-    return _free_main()
-
-
-def _free_main() -> int | None:
+def free_main_bytes() -> int | None:
     """What the kernel says can be had without swapping, cut to what is left of the cgroup's limit."""
     known = [*_meminfo(), *_cgroup()]
     return min(known, default=None)

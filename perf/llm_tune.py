@@ -36,8 +36,7 @@ _BLOCK = 128
 """Tokens of a KV block of vLLM's CPU engine, unless `block_size` says otherwise."""
 _CANDIDATES, _ROUNDS = 2, 3
 _STREAM_POINTS = 2
-MOST_POINTS = 1 + (1 + _CANDIDATES) * _ROUNDS + _STREAM_POINTS
-"""The curve, every config in every round, and the numbers of streams around the capacity."""
+"""Numbers of streams measured around the capacity: 12 points in all, with the curve and every config in every round."""
 _MARGIN = 0.03
 _LOAD_TIMEOUT_S = 600
 _CACHE = re.compile(r"KV cache size: ([\d,]+) tokens")

@@ -68,7 +68,7 @@ def test_a_tuning_says_what_it_does_not_try(layered: Any, tmp_path: Path, run_cl
     model = layered(tmp_path / "repo" / "encoder", 1)
     room = Room.here(model / "1/model.onnx", gpu=False)
     assert room is not None
-    monkeypatch.setattr(footprint, "_free_main", lambda: 6 * room.instance_bytes)
+    monkeypatch.setattr(footprint, "free_main_bytes", lambda: 6 * room.instance_bytes)
     argv = ["--instances", "1,3,40", "--threads", 1, "--delay", 0, "--direct", "--budget", "1s", "--concurrency", 2]
     done = run_cli("tune", model, *argv, "--study", tmp_path / "study", "--json")
     assert done.code == 0, done.err
