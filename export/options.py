@@ -8,6 +8,9 @@ from typing import Final, Literal
 Precision = Literal["fp32", "fp16", "int8"]
 Exporter = Literal["dynamo", "torchscript"]
 
+OPSETS: Final = range(14, 24)
+"""The operator sets that an exporter writes."""
+
 # protobuf ends at 2 GiB, and the graph needs some room beside the weights.
 INLINE_BYTES: Final = 2_000_000_000
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from export.options import OPSETS
 from export.source import Module, Source
 from export.tasks import FEATURES, RANK, Task, half_of, infer_task, label_count, task_named
 from tooling.errors import UsageError, suggest
@@ -14,7 +15,6 @@ from tooling.releases import Release, current_release
 
 # The oldest that torch's default exporter writes; it loads since ONNX Runtime 1.14 (Triton 23.03).
 DEFAULT_OPSET: Final = 18
-_OPSETS: Final = range(14, 24)
 
 POOLINGS: Final = ("mean", "cls", "max", "lasttoken")
 ACTIVATIONS: Final = ("Identity", "Tanh")
@@ -120,13 +120,13 @@ def make_plan(
 
 
 def _opset(asked: int | None, release: Release) -> int:
-    ceiling = min(release.max_opset or DEFAULT_OPSET, _OPSETS[-1])
+    ceiling = min(release.max_opset or DEFAULT_OPSET, OPSETS[-1])
     opset = min(DEFAULT_OPSET, ceiling) if asked is None else asked
-    if opset not in _OPSETS or opset > ceiling:
+    if opset not in OPSETS or opset > ceiling:
         raise UsageError(
             "unsupported opset",
             got=opset,
-            expected=f"{_OPSETS.start} to {ceiling} for the ONNX Runtime of Triton {release.tag}",
+            expected=f"{OPSETS.start} to {ceiling} for the ONNX Runtime of Triton {release.tag}",
             hint=f"leave it out: {DEFAULT_OPSET} suits Triton 23.03 and later",
         )
     return opset

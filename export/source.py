@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tooling.errors import MissingError, Problem, UsageError, install_extra
+from tooling.errors import MissingError, Problem, UsageError, install_extra, suggest
 
 MODULES_FILE: Final = "modules.json"
 WEIGHTS_FILE: Final = "model.safetensors"
@@ -201,11 +201,22 @@ def _locate(source: Path | str, *, code: bool) -> tuple[Path, str | None]:
     if isinstance(source, str) and _HUB_ID.fullmatch(source):
         snapshot = _download(source, code=code)
         return snapshot, snapshot.name
-    raise UsageError(
+    raise _no_source(path)
+
+
+def require_source(source: str, base: Path) -> None:
+    """Raise UsageError for what is not there, seen from `base`, is not bundled and is no name of a model on the hub."""
+    if not (base / source).exists() and source != BUNDLED and not _HUB_ID.fullmatch(source):
+        raise _no_source(source)
+
+
+def _no_source(source: Path | str) -> UsageError:
+    return UsageError(
         "no such directory",
-        where=path,
-        expected="a Hugging Face model directory or a hub id",
-        hint="check the path; a hub id looks like `sentence-transformers/all-MiniLM-L6-v2`",
+        where=source,
+        expected=f"a Hugging Face model directory, a hub id, or {BUNDLED}",
+        hint=suggest(str(source), [BUNDLED])
+        or "check the path; a hub id looks like `sentence-transformers/all-MiniLM-L6-v2`",
     )
 
 

@@ -11,14 +11,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from perf.mix import expand
 from tooling.errors import UsageError
-from tooling.units import parse_duration_us
+from tooling.units import DURATION_PATTERN, MOST, parse_duration_us
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
 Mode = Literal["concurrency", "request_rate"]
-Mix = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(expand)]
+Mix = Annotated[tuple[Annotated[int, Field(ge=1, le=MOST)], ...], BeforeValidator(expand)]
 """Whole numbers, dealt out in turn; also written as one number, as shares, or as a distribution (perf.mix)."""
 
 _FEWEST_STEPS = 31
@@ -40,17 +40,17 @@ class Workload(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    concurrency: int | None = Field(default=None, ge=1)
-    request_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    concurrency: int | None = Field(default=None, ge=1, le=MOST)
+    request_rate: float | None = Field(default=None, gt=0, le=MOST, allow_inf_nan=False)
     timestamps: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = ()
     distribution: Literal["constant", "poisson"] = "constant"
-    burst: int = Field(default=1, ge=1)
+    burst: int = Field(default=1, ge=1, le=MOST)
     lengths: Mix = ()
     batch: Mix = (1,)
     texts: tuple[str, ...] = ()
-    streams: int | None = Field(default=None, ge=1)
-    duration_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    seed: int = 0
+    streams: int | None = Field(default=None, ge=1, le=MOST)
+    duration_s: float | None = Field(default=None, gt=0, le=MOST, allow_inf_nan=False)
+    seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="before")
     @classmethod
@@ -152,6 +152,19 @@ class Workload(BaseModel):
             return f"a trace of {len(self.timestamps)} requests at {self.level:.3g} requests/s"
         bursts = f" in bursts of {self.burst}" if self.burst > 1 else ""
         return f"{self.request_rate:g} requests/s ({self.distribution}){bursts}"
+
+
+def keys_schema() -> dict[str, Any]:
+    """The JSON schema of a workload as users write it: a mix also as one number, shares or a distribution, `texts` also
+    as a file, `duration` with its unit."""
+    written = Workload.model_json_schema()
+    keys: dict[str, Any] = {name: {**key} for name, key in written["properties"].items()}
+    for name in ("lengths", "batch"):
+        keys[name] = {"anyOf": [keys[name], keys[name]["items"], {"type": "object"}]}
+    keys["texts"] = {"anyOf": [keys["texts"], {"type": "string", "minLength": 1}]}
+    positive = {"exclusiveMinimum": 0, "maximum": MOST}
+    keys["duration"] = {"type": ["string", "number"], "pattern": f"^({DURATION_PATTERN})$", **positive}
+    return {"type": "object", "properties": keys, "additionalProperties": False, "minProperties": 1}
 
 
 def _primes(start: int) -> Iterator[int]:

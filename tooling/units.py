@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them ("2ms", "1GiB") to and from integers. Layer: bottom."""
+"""Durations and sizes as people write them ("2ms", "1GiB") to and from integers; the largest count. Layer: bottom."""
 
 from __future__ import annotations
 
@@ -9,6 +9,17 @@ from tooling.errors import UsageError
 _DURATION_US = {"us": 1, "µs": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "min": 60_000_000, "h": 3_600_000_000}
 _SIZE = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _NUMBER = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([A-Za-zµ]*)")
+MOST = 1_000_000
+"""Above this a count, a length or a rate is a slip of the keyboard."""
+
+
+def _pattern(units: dict[str, int]) -> str:
+    return rf"[0-9]{{1,18}}(\.[0-9]{{1,18}})?\s*({'|'.join(units)})|0+(\.0+)?"
+
+
+DURATION_PATTERN = _pattern(_DURATION_US)
+SIZE_PATTERN = _pattern(_SIZE)
+"""What the parsers below take, for schemas; a few fractions they refuse."""
 
 
 def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:

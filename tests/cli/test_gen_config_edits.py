@@ -115,7 +115,7 @@ def test_diff_and_check_show_the_edit(model, run_cli):
         (["--versions", "new"], "--versions: not a choice of versions (got `new`; expected all, latest:2 or 1,3)"),
         (["--gpus", "0,a"], "--gpus: not a whole number (got `a`; expected GPUs, like 0,1)"),
         (["--queue-timeout", "5"], "--queue-timeout: not a duration (got `5`"),
-        (["--priority-levels", -1], "a whole number from 0"),
+        (["--priority-levels", -1], "--priority-levels: out of range (got `-1`; expected 0 to 1000000)"),
     ],
 )
 def test_what_cannot_be_is_refused_and_the_file_stays(argv, said, model, run_cli):

@@ -49,7 +49,7 @@ def test_what_libraries_print_shows_only_with_v(run_cli: Run, bert_dir: Path, tm
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        (["SOURCE", "--repository", "REPO", "--opset", "9"], 2, "unsupported opset"),
+        (["SOURCE", "--repository", "REPO", "--opset", "9"], 2, "--opset: out of range (got `9`; expected 14 to 23)"),
         (["SOURCE", "--repository", "REPO", "--opset", "22", "--release", "24.10"], 2, "expected 14 to 21 for the"),
         (["SOURCE", "--repository", "REPO", "--release", "24.13"], 2, "no known release of Triton"),
         (["SOURCE", "--repository", "REPO", "--task", "summarization"], 2, "unsupported task"),

@@ -12,6 +12,7 @@ import pytest
 from tooling.cli import build
 from tooling.cli.init import schema_text
 from tooling.errors import UsageError
+from tooling.project.file import SECTIONS
 from tooling.project.section import options_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +28,7 @@ def problems(tmp_path: Path, text: str) -> list[str]:
 
 
 def test_every_problem_is_told_with_its_line_and_column(tmp_path: Path) -> None:
-    text = """version: 1
+    text = """version: 2
 release: 24.10
 modles: {}
 models:
@@ -37,35 +38,55 @@ models:
     tune:
       budgt: 3m
       price_per_hour: much
+      slo: p99<5ms
     config:
       max_batch_size: -x
       kind: tpu
-    workload: {concurency: 8}
+      instances: 0
+    workload: {concurency: 8, seed: -1}
+  other:
+    source: ./nowhere
+    llm: no-model
+    export: {opset: 9}
 """
-    found = "\n".join(problems(tmp_path, text))
-    for part in (
-        '2:1: `release`: YAML reads it as a number: put it in quotes, as in "24.10"',
-        "3:1: unknown key `modles` | did you mean `models`?",
-        "6:5: unknown key `sorce` | did you mean `source`?",
-        "9:7: unknown key `budgt` | did you mean `budget`?",
-        "10:7: `models.minilm.tune.price_per_hour`: expected a valid number",
-        "12:7: `models.minilm.config.max_batch_size`: expected a valid integer",
-        "13:7: `models.minilm.config.kind`: expected 'auto', 'cpu', 'gpu' or 'model'",
-    ):
-        assert part in found, found
+    assert problems(tmp_path, text) == [
+        "./tritune.yaml:1:1: `version`: the file is for a newer tritune (got 2; expected 1)"
+        " | update tritune, or write the keys that `tritune init` writes and `version: 1`",
+        "./tritune.yaml:2:1: `release`: YAML reads it as a number: put it in quotes, as in \"24.10\" (got 24.1)",
+        "./tritune.yaml:3:1: unknown key `modles` | did you mean `models`?",
+        "./tritune.yaml:6:5: unknown key `sorce` | did you mean `source`?",
+        "./tritune.yaml:7:5: `models.minilm.slo`: not a duration (got `50`; expected a number with a unit"
+        " (us, µs, ms, s, m, min, h), like `2ms`) | `p99<50ms`?",
+        "./tritune.yaml:9:7: unknown key `budgt` | did you mean `budget`?",
+        "./tritune.yaml:10:7: `models.minilm.tune.price_per_hour`: expected a valid number,"
+        " unable to parse string as a number (got 'much')",
+        "./tritune.yaml:11:7: unknown key `slo` | it is a key of `models.minilm`",
+        "./tritune.yaml:13:7: `models.minilm.config.max_batch_size`: expected a valid integer (got '-x')",
+        "./tritune.yaml:14:7: `models.minilm.config.kind`: expected 'auto', 'cpu', 'gpu' or 'model' (got 'tpu')",
+        "./tritune.yaml:15:7: `models.minilm.config.instances`: out of range (got 0; expected 1 or more)",
+        "./tritune.yaml:16:16: unknown key `concurency` | did you mean `concurrency`?",
+        "./tritune.yaml:16:31: `models.minilm.workload.seed`: out of range (got -1; expected 0 or more)",
+        "./tritune.yaml:18:5: `models.other.source`: no such directory (expected a Hugging Face model directory, a hub id,"
+        " or bundled:minilm) | check the path; a hub id looks like `sentence-transformers/all-MiniLM-L6-v2`",
+        "./tritune.yaml:19:5: `models.other.llm`: there is no such file or directory (got `no-model`; expected a path"
+        " from .)",
+        "./tritune.yaml:19:5: `source` and `llm` exclude each other | keep one of them",
+        "./tritune.yaml:20:14: `models.other.export.opset`: out of range (got 9; expected 14 or more)",
+    ]
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("models: {m: {slo: p99<50}}", "./tritune.yaml:1:14: not a duration"),
-        ("models: {m: {workload: {concurency: 8}}}", "./tritune.yaml:1:14: "),
-        ("models: {'a b': {}}", "./tritune.yaml:1:10: "),
+        ("models: {m: {slo: p99<50}}", "./tritune.yaml:1:14: `models.m.slo`: not a duration"),
+        ("models: {m: {workload: {concurency: 8}}}", "./tritune.yaml:1:25: unknown key `concurency`"),
+        ("models: {m: {workload: {concurrency: 8, texts: none.txt}}}", "./tritune.yaml:1:41: "),
+        ("models: {'a b': {}}", "./tritune.yaml:1:10: `models.a b`: not a usable model name"),
         ("models: {}", "`models`: expected at least 1 entry"),
         ("models: {m: {source: a, llm: b}}", "`source` and `llm` exclude each other"),
         ("models: {m: {export: {precision: fp16}}}", "nothing is exported without `source`"),
         ("models: {m: {tune: false, slo: p99<5ms}}", "nothing is measured for it"),
-        ("models: {m: {}}\nrelease: '19.01'", "./tritune.yaml:2:1: "),
+        ("models: {m: {}}\nrelease: '19.01'", "./tritune.yaml:2:1: `release`: no known release of Triton"),
         ("models: {m: {config: {set: 3}}}", "expected a list, or a mapping"),
         ("models: {m: {tune: {lengths: [a, [1]]}}}", "expected a word, a number, or a list of them"),
         ("models: {m: {config: {dynamic_batching: 1}}}", "expected a valid boolean"),
@@ -73,11 +94,235 @@ models:
         ("models: {m: {tune: 3}}", "expected keys with values"),
         ("models: {m: {workload: none.yaml}}", "./tritune.yaml:1:14: `models.m.workload`: there is no such file"),
         ("models: {m: {config: {from: none.yaml}}}", "there is no such file"),
+        ("models: {m: {ensemble: none.yaml}}", "there is no such file"),
         ("models: {m: {}, m: {}}", "stands twice"),
+        ("models: {m: {}}\nversion: 0", "`version`: no format of this file (got 0; expected 1) | write `version: 1`"),
+        ("models: {m: {}}\nversion: true", "write `version: 1`"),
+        ("models: {m: {}}\nrepository: tritune.yaml", "`repository`: not a directory"),
+        ("models: {m: {source: 'bundled:minlm'}}", "did you mean `bundled:minilm`?"),
+        ("models: {m: {owner: ''}}", "`models.m.owner`: expected at least 1 letter"),
+        ("models: {m: {}}\nowner: x\nchek: {}", "did you mean `check`?"),
+        ("models: {m: {config: {owner: x}}}", "unknown key `owner` | it is a key of `models.m`"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, told: str) -> None:
     assert any(told in problem for problem in problems(tmp_path, text)), problems(tmp_path, text)
+
+
+WRONG = {
+    "config": {
+        "max_batch_size": "-3 1000001 1.5",
+        "instances": "0 -1",
+        "threads": "-1",
+        "priority_levels": "-1",
+        "queue_size": "-2",
+        "max_queue_delay": "2 2sec -1ms",
+        "queue_timeout": "soon",
+        "preferred_batch_size": "[0] [x] [4,-8]",
+        "gpus": "[-1]",
+        "profile": "[a]",
+        "versions": "newest 0.5 latest:0",
+        "warmup": "[8] [0x3]",
+        "input": "[x] ['x:FP99:1']",
+        "output_tensor": "['y:FP32:0']",
+        "control": "[x=BEGIN]",
+        "state": "[a]",
+        "batch_input": "[x=nonsense]",
+        "resource": "[R=0]",
+        "accelerator": "[rocm]",
+        "gpu_memory": "80 1MiB",
+        "llm_gpus": "0",
+        "streams": "0",
+        "context": "0",
+        "mean_tokens": "-5",
+        "token_budget": "0",
+        "speculate": "ngram:0",
+        "low_latency": "../x",
+        "engine": "[x]",
+        "parameter": "[x]",
+    },
+    "export": {
+        "opset": "13 24",
+        "task": "sing",
+        "external_data": "3GB 5",
+        "max_batch_size": "0",
+        "buckets": "0 [8,x]",
+        "concurrency": "0",
+        "max_tokens": "0",
+        "engine": "[colour=red] [opt]",
+    },
+    "tune": {
+        "concurrency": "0",
+        "request_rate": "0 .nan .inf",
+        "lengths": "0",
+        "output_lengths": "[x]",
+        "max_p99": "50",
+        "instances": "0",
+        "threads": "[0]",
+        "delay": "[2]",
+        "max_batch_size": "-1",
+        "budget": "1 3x",
+        "for_rate": "0",
+        "price_per_hour": "-1 .inf",
+        "vocab_size": "7",
+        "seed": "-1",
+    },
+    "check": {"gpus": "-1"},
+    "compose": {
+        "http_port": "0 65536",
+        "grpc_port": "70000",
+        "metrics_port": "0",
+        "host": "localhost",
+        "gpus": "some",
+        "shm_size": "1KiB 5",
+        "cache_size": "5",
+        "pinned_pool": "x",
+        "cuda_pool": "-1MiB",
+        "bucket": "http://x",
+        "p99": "0 5",
+        "queue_target": "0us",
+        "output": "''",
+    },
+    "kubernetes": {
+        "name": "Big",
+        "rate": "0",
+        "replicas": "0",
+        "max_replicas": "0",
+        "cpu": "0 many",
+        "memory": "8Gb",
+        "gpus": "-1",
+        "load_timeout": "1s",
+        "image": "a+b",
+        "p99": "0",
+        "queue_target": "5",
+        "shm_size": "0MiB",
+        "cache_size": "5",
+        "pinned_pool": "x",
+        "cuda_pool": "-1MiB",
+        "bucket": "http://x",
+    },
+}
+"""Of each key of a section, values (separated by blanks) that it cannot have."""
+FREE = {
+    "config": {"ragged", "set", "quantization"},
+    "tune": {"also"},
+    "check": {"server_args", "config_name"},
+    "compose": {"config_name", "sweep"},
+    "kubernetes": {"config_name"},
+}
+"""Keys of a section for texts that only the step can judge."""
+
+
+def in_section(section: str, entry: str) -> str:
+    if section in ("compose", "kubernetes"):
+        return f"models: {{m: {{}}}}\ndeploy: {{{section}: {{{entry}}}}}\n"
+    if section == "check":
+        return f"models: {{m: {{}}}}\ncheck: {{{entry}}}\n"
+    return f"models: {{m: {{source: bundled:minilm, {section}: {{{entry}}}}}}}\n"
+
+
+@pytest.mark.parametrize("section", WRONG)
+def test_each_key_of_a_section_has_its_range(tmp_path: Path, section: str) -> None:
+    for key, values in WRONG[section].items():
+        for value in values.split(" "):
+            found = problems(tmp_path, in_section(section, f"{key}: {value}"))
+            assert len(found) == 1 and f".{key}`: " in found[0], (key, value, found)
+
+
+@pytest.mark.parametrize("section", WRONG)
+def test_no_key_of_a_section_was_forgotten(section: str) -> None:
+    command, hidden = SECTIONS[section]
+    options = options_of(build.all_commands()[command], {*hidden.split(), "release", "owner", "output"})
+    ranged = {option.key for option in options if option.kind not in ("flag", "choice", "path")}
+    assert ranged == (WRONG[section].keys() - {"output"}) | FREE.get(section, set())
+
+
+def test_the_schema_refuses_what_is_out_of_range_and_takes_what_is_not(tmp_path: Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    import yaml
+
+    validator = jsonschema.Draft202012Validator(json.loads(schema_text()))
+    numbers = [
+        (section, key, value)
+        for section, keys in WRONG.items()
+        for key, values in keys.items()
+        for value in values.split(" ")
+        if isinstance(yaml.safe_load(value), int)
+    ]
+    assert len(numbers) > 30
+    known = {("tune", "budget", "1"), ("tune", "lengths", "0"), ("tune", "instances", "0")}
+    known |= {("export", "buckets", "0"), ("compose", "p99", "0"), ("kubernetes", "p99", "0")}
+    for section, key, value in numbers:
+        data = yaml.safe_load(in_section(section, f"{key}: {value}"))
+        assert ((section, key, value) in known) != bool(list(validator.iter_errors(data))), (section, key, value)
+    for section, entry in RIGHT:
+        file = tmp_path / "tritune.yaml"
+        file.write_text(in_section(section, entry))
+        build.read(file)
+        assert list(validator.iter_errors(yaml.safe_load(file.read_text()))) == [], entry
+
+
+RIGHT = [
+    ("config", "max_queue_delay: 1.5ms"),
+    ("config", "max_queue_delay: 0"),
+    ("config", "preferred_batch_size: [4, '8,16']"),
+    ("config", "versions: [1, 3]"),
+    ("config", "versions: latest:2"),
+    ("config", "versions: '1,3'"),
+    ("config", "control: {x: START}"),
+    ("config", "accelerator: ['tensorrt:precision_mode=FP16', openvino]"),
+    ("config", "warmup: [8x128]"),
+    ("config", "input: ['x:FP32:-1,3', 'y:INT64:']"),
+    ("config", "parameter: {a: 1, b: true}"),
+    ("config", "gpu_memory: 80GiB"),
+    ("config", "context: 1048576"),
+    ("export", "buckets: [16, 64]"),
+    ("export", "buckets: '16,64'"),
+    ("export", "buckets: 16"),
+    ("tune", "budget: 3m"),
+    ("tune", "budget: 30"),
+    ("tune", "delay: [0, 2ms]"),
+    ("tune", "delay: '0,2ms'"),
+    ("compose", "gpus: 0"),
+    ("compose", "gpus: '0,1'"),
+    ("compose", "bucket: s3://host/models"),
+    ("kubernetes", "cpu: 4"),
+    ("kubernetes", "memory: 8Gi"),
+]
+
+
+def test_the_schema_knows_the_keys_of_a_workload() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    import yaml
+
+    validator = jsonschema.Draft202012Validator(json.loads(schema_text()))
+    for workload, right in (
+        ("{concurrency: 8, texts: t.txt, duration: 20s}", True),
+        ("{request_rate: 2.5, lengths: {12: 40, 128: 10}, batch: 2}", True),
+        ("{request_rate: 40, lengths: [5, 6], texts: [a]}", True),
+        ("load.yaml", True),
+        ("{concurency: 8}", False),
+        ("{concurrency: 0}", False),
+        ("{concurrency: 8, lengths: [0]}", False),
+        ("{concurrency: 8, duration: 20 sec}", False),
+        ("{}", False),
+    ):
+        data = yaml.safe_load(f"models: {{m: {{workload: {workload}}}}}")
+        assert (list(validator.iter_errors(json.loads(json.dumps(data)))) == []) is right, workload
+
+
+def test_a_source_that_is_not_there_stops_a_build_but_not_a_server(
+    run_cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tritune.yaml").write_text("models: {m: {source: ./nowhere}}\n")
+    monkeypatch.chdir(tmp_path)
+    for more in ((), ("--dry-run",), ("--frozen",)):
+        refused = run_cli("build", *more)
+        assert (refused.code, refused.out) == (2, "")
+        assert "tritune.yaml:1:14: `models.m.source`: no such directory" in refused.err
+    assert build.read(tmp_path / "tritune.yaml", files=False).models["m"].source == "./nowhere"
+    (tmp_path / "nowhere").mkdir()
+    assert run_cli("build", "--dry-run").code == 0
 
 
 def test_what_may_be_left_out(tmp_path: Path) -> None:

@@ -35,9 +35,10 @@ def test_a_file_from_options(run_cli: Callable[..., Any], tmp_path: Path) -> Non
 
 
 def test_a_language_model_and_a_repository_that_is_there(run_cli: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "models" / "Llama-3").mkdir(parents=True)
     assert run_cli("init", "--file", tmp_path / "llm.yaml", "--llm", "models/Llama-3", "--no-tune").code == 0
     assert build.read(tmp_path / "llm.yaml").models["llama-3"].tune is False
-    (tmp_path / "models" / "a").mkdir(parents=True)
+    (tmp_path / "models" / "a").mkdir()
     (tmp_path / "models" / "a" / "config.pbtxt").write_text("")
     made = run_cli("init", "--file", tmp_path / "there.yaml", "--repository", "models", "--json")
     assert made.json["data"]["models"] == ["a"]
@@ -57,6 +58,8 @@ def test_what_is_not_said_is_no_question_without_a_terminal(run_cli: Callable[..
         (["--source", "a", "--llm", "b"], "exclude each other"),
         (["--source", "a", "--slo", "p99<50"], "tritune init"),
         (["--source", "a", "--release", "1.2"], "tritune init"),
+        (["--source", "./nowhere"], "tritune init: `models.nowhere.source`: no such directory"),
+        (["--llm", "nowhere"], "there is no such file or directory"),
         (["--llm", "a", "--pipeline", "text"], "--source"),
         (["--source", "a", "--concurrency", "2", "--request-rate", "3"], "exclude each other"),
     ],

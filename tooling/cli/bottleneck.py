@@ -32,7 +32,7 @@ def bottleneck(
         None, min=8, max=MOST, help="Size of the vocabulary, where there is no tokenizer."
     ),
     trace: bool = typer.Option(False, "--trace", help="Then a run more under Triton's own trace."),
-    seed: int = typer.Option(0, help="Fixes the contents of the requests."),
+    seed: int = typer.Option(0, min=0, help="Fixes the contents of the requests."),
 ) -> None:
     """Say where the time of a request goes, what holds it back, and which knob moves it. Nothing is changed."""
     from perf.analyzer import find_perf_analyzer

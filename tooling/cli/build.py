@@ -107,8 +107,11 @@ def _root(file: Path) -> Path:
     return file.absolute().parent
 
 
-def read(file: Path) -> Project:
-    """The project in a file. Raises UsageError with all its problems, or when there is none."""
+def read(file: Path, *, root: Path | None = None, files: bool = True) -> Project:
+    """The project in a file. Raises UsageError with all its problems, or when there is none.
+
+    What it names must be there, seen from `root`, by default its own directory; without `files` that is not asked.
+    """
     from tooling.project.file import project_model, read_project
 
     if not file.exists():
@@ -117,7 +120,7 @@ def read(file: Path) -> Project:
             where=file,
             hint="write one with `tritune init`, or name another with --file",
         )
-    return read_project(file, project_model(all_commands()))
+    return read_project(file, project_model(all_commands()), (root or _root(file)) if files else None)
 
 
 def all_commands() -> dict[str, Callable[..., Any]]:

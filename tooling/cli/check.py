@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tooling.cli.app import console_of
+from tooling.cli.options import MOST
 from tooling.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def attach(app: typer.Typer) -> None:
         ),
         from_release: str | None = typer.Option(None, help="Show only what is new compared with this release."),
         strict: bool = typer.Option(False, "--strict", help="Judge for --disable-auto-complete-config."),
-        gpus: int | None = typer.Option(None, min=0, help="GPUs the server sees. Default: not known."),
+        gpus: int | None = typer.Option(None, min=0, max=MOST, help="GPUs the server sees. Default: not known."),
         server_args: str = typer.Option("", metavar="TEXT", help="The options tritonserver is started with."),
         compose: Path | None = typer.Option(None, help="The server's compose file. Default: one in the repository."),
         config_name: str | None = typer.Option(None, help="Triton's --model-config-name: judge configs/NAME.pbtxt."),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tooling.cli.options import duration_us
+from tooling.cli.options import duration_us, repeated
 from tooling.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 _QUEUE = "dynamic_batching.default_queue_policy"
 _ACCELERATORS = "optimization.execution_accelerators"
 _GPU, _CPU = ("tensorrt", "cuda"), ("openvino",)
+
+
+def pairs(option: str, metavar: str, help: str) -> Any:
+    """An option that takes a key and its value, and may be given several times."""
+    return repeated(option, metavar, lambda words: pairs_of(option, words), help)
 
 
 def of_queue(
@@ -41,22 +46,50 @@ def of_instances(gpus: Sequence[str], profiles: Sequence[str], resources: Sequen
     """GPUs, TensorRT profiles and rate limiter of the first instance group."""
     found = []
     if gpus:
-        found.append(f"instance_group[0].gpus={list(numbers('--gpus', gpus, 'GPUs, like 0,1', least=0))}")
+        found.append(f"instance_group[0].gpus={list(gpu_numbers(gpus))}")
     if profiles:
         names = [str(number) for number in profile_numbers(profiles)]
         found.append(f"instance_group[0].profile={names}")
     if resources:
-        entries = [
-            f"{{ name: {quoted(name)} count: {count} }}"
-            for name, count in _pairs("--resource", resources, "NAME=COUNT, such as R1=2", r"[1-9]\d{0,8}")
-        ]
+        entries = [f"{{ name: {quoted(name)} count: {count} }}" for name, count in pairs_of("--resource", resources)]
         found.append(f"instance_group[0].rate_limiter.resources=[{', '.join(entries)}]")
     return found
+
+
+def batch_sizes(words: Sequence[str]) -> tuple[int, ...]:
+    """The sizes at which a batch is closed early."""
+    return numbers("--preferred-batch-size", words, "batch sizes, like 4,8")
+
+
+def gpu_numbers(words: Sequence[str]) -> tuple[int, ...]:
+    """The GPUs that get instances."""
+    return numbers("--gpus", words, "GPUs, like 0,1", least=0)
 
 
 def profile_numbers(words: Sequence[str]) -> tuple[int, ...]:
     """The profiles of a plan that are asked for."""
     return numbers("--profile", words, "profiles, like 0,1", least=0)
+
+
+def read_samples(words: Sequence[str]) -> object:
+    """The warmup samples asked for."""
+    from tooling.config.warmup import parse_samples
+
+    return parse_samples(words)
+
+
+def read_inputs(words: Sequence[str]) -> object:
+    """The inputs written down by hand."""
+    from tooling.signature.declared import declare
+
+    return declare(words, ())
+
+
+def read_outputs(words: Sequence[str]) -> object:
+    """The outputs, likewise."""
+    from tooling.signature.declared import declare
+
+    return declare((), words)
 
 
 def of_fed(
@@ -68,17 +101,15 @@ def of_fed(
     ragged: Sequence[str],
 ) -> Fed:
     """What sequences and batches feed to the model."""
-    from tooling.config.fed import CONTROLS, Fed, batch_kinds
+    from tooling.config.fed import Fed
 
-    kinds, batches = "|".join(CONTROLS), "|".join(batch_kinds()) if batch_inputs else ""
-    expected = f"NAME=KIND:SOURCE with one of {batches}" if batch_inputs else ""
-    sources = _pairs("--batch-input", batch_inputs, expected, rf"({batches}):.+")
+    sources = ((name, value.partition(":")) for name, value in pairs_of("--batch-input", batch_inputs))
     return Fed(
         strategy,
         iterative,
-        dict(_pairs("--control", controls, f"NAME={kinds}", kinds)),
-        dict(_pairs("--state", states, "INPUT=OUTPUT, such as h_in=h_out", ".+")),
-        {name: (kind, source) for name, (kind, _, source) in ((n, v.partition(":")) for n, v in sources)},
+        dict(pairs_of("--control", controls)),
+        dict(pairs_of("--state", states)),
+        {name: (kind, source) for name, (kind, _, source) in sources},
         tuple(ragged),
     )
 
@@ -91,21 +122,39 @@ def of_model(
     decoupled: bool | None,
 ) -> list[str]:
     """What the model and its backend are told."""
-    found = [f"parameters[{quoted(key)}]={quoted(value)}" for key, value in _pairs("--parameter", parameters)]
+    found = [f"parameters[{quoted(key)}]={quoted(value)}" for key, value in pairs_of("--parameter", parameters)]
     if accelerators:
-        found += _accelerators(accelerators)
+        found += accelerator_blocks(accelerators)
     if versions is not None:
-        found.append(f"version_policy={_policy(versions)}")
+        found.append(f"version_policy={version_policy(versions)}")
     for path, on in (("response_cache.enable", cache), ("model_transaction_policy.decoupled", decoupled)):
         if on is not None:
             found.append(f"{path}={str(on).lower()}")
     return found
 
 
-def _pairs(
-    option: str, words: Sequence[str], expected: str = "KEY=VALUE", pattern: str = ".*"
-) -> Iterator[tuple[str, str]]:
-    """Key and value of each word. Raises UsageError for a word of another form, or a value that does not match."""
+def pairs_of(option: str, words: Sequence[str]) -> list[tuple[str, str]]:
+    """Key and value of each word. Raises UsageError for a word of another form, or a value that cannot be."""
+    return list(_pairs(option, words, *_form(option))) if words else []
+
+
+def _form(option: str) -> tuple[str, str]:
+    """How the words of an option are told to be, and the pattern of their values."""
+    from tooling.config.fed import CONTROLS, batch_kinds
+
+    if option == "--control":
+        kinds = "|".join(CONTROLS)
+        return f"NAME={kinds}", kinds
+    if option == "--batch-input":
+        batches = "|".join(batch_kinds())
+        return f"NAME=KIND:SOURCE with one of {batches}", rf"({batches}):.+"
+    return {
+        "--resource": ("NAME=COUNT, such as R1=2", r"[1-9]\d{0,8}"),
+        "--state": ("INPUT=OUTPUT, such as h_in=h_out", ".+"),
+    }.get(option, ("KEY=VALUE", ".*"))
+
+
+def _pairs(option: str, words: Sequence[str], expected: str, pattern: str) -> Iterator[tuple[str, str]]:
     for word in words:
         key, sign, value = word.partition("=")
         if not key or not sign or not re.fullmatch(pattern, value, re.DOTALL):
@@ -113,7 +162,7 @@ def _pairs(
         yield key, value
 
 
-def _accelerators(words: Sequence[str]) -> Iterator[str]:
+def accelerator_blocks(words: Sequence[str]) -> list[str]:
     """`tensorrt:precision_mode=FP16,trt_engine_cache_enable=1`: together the accelerators that there are to be."""
     blocks: dict[str, list[str]] = {"gpu": [], "cpu": []}
     for word in words:
@@ -126,15 +175,17 @@ def _accelerators(words: Sequence[str]) -> Iterator[str]:
                 expected=", ".join((*_GPU, *_CPU)),
             )
         # a comma also stands inside of profile shapes: only one before KEY= separates
-        pairs = _pairs("--accelerator", re.split(r",(?=[A-Za-z_]\w*=)", text) if text else [])
-        inner = "".join(f" parameters {{ key: {quoted(key)} value: {quoted(value)} }}" for key, value in pairs)
+        settings = pairs_of("--accelerator", re.split(r",(?=[A-Za-z_]\w*=)", text) if text else [])
+        inner = "".join(f" parameters {{ key: {quoted(key)} value: {quoted(value)} }}" for key, value in settings)
         blocks["gpu" if name in _GPU else "cpu"].append(f"{{ name: {quoted(name)}{inner} }}")
-    for device, found in blocks.items():
-        if found:
-            yield f"{_ACCELERATORS}.{device}_execution_accelerator=[{', '.join(found)}]"
+    return [
+        f"{_ACCELERATORS}.{device}_execution_accelerator=[{', '.join(found)}]"
+        for device, found in blocks.items()
+        if found
+    ]
 
 
-def _policy(text: str) -> str:
+def version_policy(text: str) -> str:
     """The version policy of `all`, `latest:2` or `1,3`."""
     if text == "all":
         return "{ all { } }"

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import MOST, duration_us, size_bytes
+from tooling.cli.options import MOST, duration_us, heeding, size_bytes, sized, timed
 from tooling.console import Console
+from tooling.deploy.inputs import check_host, check_image, gpu_ids, quantity
+from tooling.deploy.store import check_bucket
 from tooling.errors import UsageError, suggest
 
 if TYPE_CHECKING:
@@ -23,26 +25,39 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Write the files that put a model repository into service.", no_args_is_help=True)
 
+_LEAST_TIME, _LEAST_LOAD, _LEAST_SHARED = "1us", "5s", "1MiB"
+
+
+def _read_name(name: str) -> None:
+    from tooling.deploy.objects import check_name
+
+    check_name(name)
+
+
 _REPOSITORY = typer.Argument(..., metavar="REPO", help="Model repository that `tritune check` has nothing against.")
 _OUTPUT = typer.Option(..., "--output", "-o", metavar="DIR", help="Where the files go.")
 _RELEASE = typer.Option(None, "--release", metavar="YY.MM", help="Triton's release. Default: the tested one.")
 _CONFIG_NAME = typer.Option(None, metavar="NAME", help="Serve configs/NAME.pbtxt where there is one.")
 _CONTROL = typer.Option("none", help="none loads all models once; explicit and poll allow changes while serving.")
-_CACHE = typer.Option(None, metavar="SIZE", help="Of the response cache, when a model wants one. Default: 100MiB.")
+_CACHE = sized("--cache-size", "Of the response cache, when a model wants one. Default: 100MiB.")
 _OWNER = typer.Option("unowned", metavar="NAME", help="Who is called: a label of every alert.")
-_P99 = typer.Option("100ms", metavar="TIME", help="The p99 to keep: an alert above it.")
-_QUEUE = typer.Option(
-    None, metavar="TIME", help="Queue time that is still as tuned: an alert above. Default: by --study, else 10ms."
+_P99 = timed("--p99", "The p99 to keep: an alert above it.", "100ms", _LEAST_TIME)
+_QUEUE = timed(
+    "--queue-target", "Queue time that is still as tuned: an alert above. Default: by --study, else 10ms.", least=_LEAST_TIME
 )
 _STUDY = typer.Option(None, metavar="DIR", help="Take from this tuning what a server does: capacity, queue, batch.")
-_PINNED = typer.Option(None, metavar="SIZE", help="Pinned host memory. Default: Triton's, 256MiB.")
-_CUDA = typer.Option(None, metavar="SIZE", help="CUDA memory on each GPU. Default: Triton's, 64MiB.")
-_BUCKET = typer.Option(None, metavar="URL", help="s3:// or gs:// URL that holds the repository for the server.")
+_PINNED = sized("--pinned-pool", "Pinned host memory. Default: Triton's, 256MiB.")
+_CUDA = sized("--cuda-pool", "CUDA memory on each GPU. Default: Triton's, 64MiB.")
+_BUCKET = typer.Option(
+    None,
+    metavar="URL",
+    callback=heeding(check_bucket),
+    help="s3:// or gs:// URL that holds the repository for the server.",
+)
 _FORCE = typer.Option(False, "--force", help="Replace files that have another content.")
 _Control = Literal["none", "poll", "explicit"]
 _QUEUE_US = 10_000
 _LEAST_QUEUE_US = 100
-_LEAST_TIME, _LEAST_SHARED = "1us", "1MiB"
 
 
 @app.command()
@@ -57,12 +72,21 @@ def compose(
     pinned_pool: str | None = _PINNED,
     cuda_pool: str | None = _CUDA,
     bucket: str | None = _BUCKET,
-    gpus: str = typer.Option("all", metavar="all|none|IDS", help="GPUs to reserve: all, none, or ids such as 0,1."),
-    host: str = typer.Option("127.0.0.1", help="Address the ports listen on; 0.0.0.0 opens them to the network."),
+    gpus: str = typer.Option(
+        "all",
+        metavar="all|none|IDS",
+        callback=heeding(gpu_ids),
+        help="GPUs to reserve: all, none, or ids such as 0,1.",
+    ),
+    host: str = typer.Option(
+        "127.0.0.1",
+        callback=heeding(check_host),
+        help="Address the ports listen on; 0.0.0.0 opens them to the network.",
+    ),
     http_port: int = typer.Option(8000, min=1, max=65535, help="Port of HTTP on this host."),
     grpc_port: int = typer.Option(8001, min=1, max=65535, help="Port of gRPC on this host."),
     metrics_port: int = typer.Option(8002, min=1, max=65535, help="Port of the metrics on this host."),
-    shm_size: str = typer.Option("1GiB", metavar="SIZE", help="Shared memory for Python models."),
+    shm_size: str = sized("--shm-size", "Shared memory for Python models.", "1GiB", _LEAST_SHARED),
     owner: str = _OWNER,
     p99: str = _P99,
     study: Path | None = _STUDY,
@@ -72,7 +96,6 @@ def compose(
 ) -> None:
     """Write a compose project: Triton on GPUs or without, a perf_analyzer sweep, and a TensorRT builder."""
     from tooling.deploy.compose import ComposeOptions, render_compose
-    from tooling.deploy.inputs import gpu_ids
     from tooling.deploy.monitoring import MonitoringOptions
 
     console, ids = console_of(context), gpu_ids(gpus)
@@ -110,25 +133,39 @@ def kubernetes(
     cache_size: str | None = _CACHE,
     pinned_pool: str | None = _PINNED,
     cuda_pool: str | None = _CUDA,
-    name: str | None = typer.Option(None, help="Of the objects. Default: the repository's name."),
+    name: str | None = typer.Option(
+        None, callback=heeding(_read_name), help="Of the objects. Default: the repository's name."
+    ),
     study: Path | None = _STUDY,
     rate: float | None = typer.Option(
         None, min=0.001, max=MOST, metavar="REQUESTS/S", help="With --study: requests to be answered."
     ),
-    replicas: int | None = typer.Option(None, min=1, help="Servers at the least. Default: by --rate, else 1."),
-    max_replicas: int | None = typer.Option(None, min=1, help="Servers at the most. Default: twice the least, from 4."),
+    replicas: int | None = typer.Option(
+        None, min=1, max=MOST, help="Servers at the least. Default: by --rate, else 1."
+    ),
+    max_replicas: int | None = typer.Option(
+        None, min=1, max=MOST, help="Servers at the most. Default: twice the least, from 4."
+    ),
     owner: str = _OWNER,
     p99: str = _P99,
-    queue_target: str | None = typer.Option(
-        None, metavar="TIME", help="Queue time of a request that adds a server. Default: by --study, else 10ms."
+    queue_target: str | None = timed(
+        "--queue-target",
+        "Queue time of a request that adds a server. Default: by --study, else 10ms.",
+        least=_LEAST_TIME,
     ),
-    cpu: str = typer.Option("4", metavar="QUANTITY", help="CPU that a server asks for."),
-    memory: str = typer.Option("8Gi", metavar="QUANTITY", help="Memory that a server gets."),
-    gpus: int = typer.Option(1, min=0, help="GPUs of a server; 0 for models that run on the CPU."),
-    shm_size: str = typer.Option("1GiB", metavar="SIZE", help="Shared memory for Python models."),
-    load_timeout: str = typer.Option("10m", metavar="TIME", help="How long loading all models may take."),
+    cpu: str = typer.Option(
+        "4", metavar="QUANTITY", callback=heeding(quantity, "--cpu"), help="CPU that a server asks for."
+    ),
+    memory: str = typer.Option(
+        "8Gi", metavar="QUANTITY", callback=heeding(quantity, "--memory"), help="Memory that a server gets."
+    ),
+    gpus: int = typer.Option(1, min=0, max=MOST, help="GPUs of a server; 0 for models that run on the CPU."),
+    shm_size: str = sized("--shm-size", "Shared memory for Python models.", "1GiB", _LEAST_SHARED),
+    load_timeout: str = timed("--load-timeout", "How long loading all models may take.", "10m", _LEAST_LOAD),
     bucket: str | None = _BUCKET,
-    image: str | None = typer.Option(None, help="Image that holds the repository under /models."),
+    image: str | None = typer.Option(
+        None, callback=heeding(check_image), help="Image that holds the repository under /models."
+    ),
     force: bool = _FORCE,
 ) -> None:
     """Write a kustomize base with overlays (volume claim, object store, image) and KServe objects."""
@@ -150,7 +187,7 @@ def kubernetes(
         memory=memory,
         gpus=gpus,
         shm_bytes=size_bytes("--shm-size", shm_size, _LEAST_SHARED),
-        load_timeout_s=duration_us("--load-timeout", load_timeout, "5s") // 1_000_000,
+        load_timeout_s=duration_us("--load-timeout", load_timeout, _LEAST_LOAD) // 1_000_000,
         bucket=bucket,
         image=image,
         owner=owner,

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
+from export.options import INLINE_BYTES, OPSETS, ExportOptions
+
 from tooling.cli.app import console_of
 from tooling.cli.engine import SETTINGS, Builder, EngineAsk, export_engine, parse_settings
-from tooling.cli.options import CLIENTS, MOST, counts
+
+from tooling.cli.options import CLIENTS, MOST, counted, counts, heeding, repeated, size_bytes
 from tooling.cli.text_pipeline import Invalid, Padding, Pipeline, TextAsk, write_clients_of, write_pipeline
+from tooling.errors import UsageError
 
 if TYPE_CHECKING:
     from export.manifest import ExportManifest, TensorRecord
@@ -20,6 +24,21 @@ if TYPE_CHECKING:
 _Format = Literal["onnx", "tensorrt"]
 _Precision = Literal["fp32", "fp16", "int8"]
 _Exporter = Literal["dynamo", "torchscript"]
+
+
+def _read_task(name: str) -> None:
+    from export.tasks import task_named
+
+    task_named(name)
+
+
+def _inline_bytes(size: str) -> int:
+    wanted = size_bytes("--external-data", size)
+    if wanted > INLINE_BYTES:
+        raise UsageError(
+            "no file holds so much", where="--external-data", got=size, expected="at most 2GB", hint="leave it out"
+        )
+    return wanted
 
 
 def attach(app: typer.Typer) -> None:
@@ -31,13 +50,19 @@ def export(
     source: str = typer.Argument(help="Hugging Face model directory, or a hub id where there is a network."),
     repository: Path = typer.Option(..., "--repository", "-r", help="Model repository to write into."),
     name: str | None = typer.Option(None, "--name", help="Model name in the repository; default: the source's name."),
-    task: str | None = typer.Option(None, "--task", help="What for, such as fill-mask. Default: as its config says."),
+    task: str | None = typer.Option(
+        None, "--task", callback=heeding(_read_task), help="What for, such as fill-mask. Default: as its config says."
+    ),
     precision: _Precision = typer.Option("fp32", "--precision", help="fp16 for GPUs, int8 for CPUs."),
     convert_io: bool = typer.Option(False, "--convert-io", help="With fp16: inputs and outputs in FP16 too."),
     optimize: bool = typer.Option(False, "--optimize", help="Fuse operators for ONNX Runtime."),
     release: str | None = typer.Option(None, metavar="YY.MM", help="The oldest Triton that must load it, like 24.10."),
     opset: int | None = typer.Option(
-        None, "--opset", help="ONNX operator set; default: 18, or what the release loads."
+        None,
+        "--opset",
+        min=OPSETS[0],
+        max=OPSETS[-1],
+        help="ONNX operator set; default: 18, or what the release loads.",
     ),
     exporter: _Exporter | None = typer.Option(
         None, "--exporter", help="Default: torchscript, else dynamo: the first whose file verifies."
@@ -45,13 +70,14 @@ def export(
     external_data: str | None = typer.Option(
         None,
         metavar="SIZE",
+        callback=heeding(_inline_bytes),
         help="Put larger weights into a file of their own; default: 2GB, which is as much as fits.",
     ),
     file_format: _Format = typer.Option("onnx", "--format", help="tensorrt: an engine, from ONNX or any source."),
-    max_batch_size: int | None = typer.Option(None, min=1, help="Of an engine; default: 8."),
+    max_batch_size: int | None = typer.Option(None, min=1, max=MOST, help="Of an engine; default: 8."),
     workload: Path | None = typer.Option(None, metavar="FILE", help="Traffic that an engine's profiles are made for."),
     builder: Builder | None = typer.Option(None, help="Of an engine. Default: container, else trtexec, else python."),
-    engine: list[str] = typer.Option([], metavar="KEY=VALUE", help=f"Of an engine: {', '.join(SETTINGS)}."),
+    engine: list[str] = repeated("--engine", "KEY=VALUE", parse_settings, f"Of an engine: {', '.join(SETTINGS)}."),
     print_command: bool = typer.Option(False, "--print-command", help="Show how an engine would be built."),
     trust_remote_code: bool = typer.Option(False, "--trust-remote-code", help="Run Python that the model comes with."),
     force: bool = typer.Option(
@@ -63,17 +89,17 @@ def export(
     padding: Padding | None = typer.Option(
         None, help="How texts become batches; `auto` decides from a service curve. Default: none, or buckets."
     ),
-    buckets: str = typer.Option("", metavar="N,…", help="Lengths in tokens to pad to, like 128,256,512."),
+    buckets: str = counted("--buckets", "Lengths in tokens to pad to, like 128,256,512."),
     texts: Path | None = typer.Option(None, metavar="FILE", help="Real texts, one a line, to find buckets for."),
     curve: Path | None = typer.Option(
         None, metavar="FILE", help="Of `tritune profile` [.tritune/curves/NAME_model-…]."
     ),
     concurrency: int | None = typer.Option(None, min=1, max=MOST, help=f"Clients to decide for [{CLIENTS}]."),
-    max_tokens: int | None = typer.Option(None, min=1, help="Cut texts here. Default: the model's limit."),
+    max_tokens: int | None = typer.Option(None, min=1, max=MOST, help="Cut texts here. Default: the model's limit."),
     invalid_utf8: Invalid | None = typer.Option(None, help="What to do with such texts [replace]."),
 ) -> None:
     """Export a transformer to ONNX, verify it against torch and write it into a model repository."""
-    from export.options import ExportOptions
+
     from export.run import export_model
 
     options = ExportOptions(
@@ -85,7 +111,7 @@ def export(
         convert_io=convert_io,
         optimize=optimize,
         trust_remote_code=trust_remote_code,
-        inline_bytes=_inline_bytes(external_data),
+        inline_bytes=_inline_bytes(external_data) if external_data else INLINE_BYTES,
     )
     console = console_of(context)
     if file_format == "tensorrt":
@@ -137,19 +163,6 @@ def export(
         return
     write_clients_of(result.model_dir)
     console.result(data, _text(result))
-
-
-def _inline_bytes(size: str | None) -> int:
-    from export.options import INLINE_BYTES
-    from tooling.errors import UsageError
-    from tooling.units import parse_size
-
-    wanted = INLINE_BYTES if size is None else parse_size(size)
-    if wanted > INLINE_BYTES:
-        raise UsageError(
-            "no file holds so much", where="--external-data", got=size, expected="at most 2GB", hint="leave it out"
-        )
-    return wanted
 
 
 def _text(result: ExportResult) -> str:

@@ -7,13 +7,36 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from tooling.cli import config_options
 from tooling.cli.app import console_of
 from tooling.cli.config_answer import answer
 from tooling.cli.config_draft import Ask, Present, make_draft
+from tooling.cli.config_options import (
+    accelerator_blocks,
+    batch_sizes,
+    gpu_numbers,
+    of_fed,
+    of_instances,
+    of_model,
+    of_queue,
+    pairs,
+    profile_numbers,
+    read_inputs,
+    read_outputs,
+    read_samples,
+    version_policy,
+)
 from tooling.cli.config_source import Source, from_file, from_models, from_server, from_template
-from tooling.cli.llm_source import Form, LlmAsk, from_llm
-from tooling.cli.options import duration_us
+from tooling.cli.llm_source import (
+    LARGEST,
+    Form,
+    LlmAsk,
+    check_beside,
+    engine_value,
+    from_llm,
+    gpu_bytes,
+    speculation,
+)
+from tooling.cli.options import MOST, duration_us, heeding, repeated, timed
 from tooling.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,48 +54,72 @@ def attach(app: typer.Typer) -> None:
     app.command("gen-config")(gen_config)
 
 
+def _count(help: str, *names: str) -> Any:
+    """A number of what an engine has room for."""
+    return typer.Option(None, *names, min=1, max=LARGEST, help=help, rich_help_panel=_LLM)
+
+
 def gen_config(
     context: typer.Context,
     model: Path | None = typer.Argument(None, help="A model directory REPO/NAME, or a model file of any format."),
     name: str | None = typer.Option(None, help="Model name. Default: the name of the model directory or file."),
     backend: _Backend | None = typer.Option(None, help="Default: by the file, in Triton's own order."),
-    inputs: list[str] = typer.Option([], "--input", metavar="NAME:TYPE:DIMS", help="An input, such as x:FP32:-1,3."),
-    outputs: list[str] = typer.Option([], "--output-tensor", metavar="NAME:TYPE:DIMS", help="An output, likewise."),
+    inputs: list[str] = repeated("--input", "NAME:TYPE:DIMS", read_inputs, "An input, such as x:FP32:-1,3."),
+    outputs: list[str] = repeated("--output-tensor", "NAME:TYPE:DIMS", read_outputs, "An output, likewise."),
     template: bool = typer.Option(False, "--template", help="Write a Python model to fill in, and its config."),
     url: str | None = typer.Option(None, metavar="HOST:PORT", help="Read the model from a running server (HTTP)."),
     remote: str | None = typer.Option(None, "--model", metavar="NAME", help="The model's name on that server."),
     ensemble: str | None = typer.Option(None, metavar="GRAPH.yaml|A,B|auto", help="Join models that stand beside."),
-    max_batch_size: int | None = typer.Option(None, help="Largest batch; 0: none. Default: 8 where possible."),
-    preferred_batch_size: list[str] = typer.Option([], metavar="N[,N…]", help="Close a batch early at these sizes."),
-    max_queue_delay: str | None = typer.Option(None, help="How long a request waits for others, like 2ms."),
+    max_batch_size: int | None = typer.Option(
+        None, min=0, max=MOST, help="Largest batch; 0: none. Default: 8 where possible."
+    ),
+    preferred_batch_size: list[str] = repeated(
+        "--preferred-batch-size", "N[,N…]", batch_sizes, "Close a batch early at these sizes."
+    ),
+    max_queue_delay: str | None = timed("--max-queue-delay", "How long a request waits for others, like 2ms."),
     dynamic_batching: bool | None = typer.Option(None, help="Merge waiting requests into batches. Default: yes."),
     preserve_ordering: bool | None = typer.Option(None, help="Answer in the order of the requests."),
-    priority_levels: int | None = typer.Option(None, metavar="N", help="Priorities, 1 first; the last is the default."),
-    queue_timeout: str | None = typer.Option(None, metavar="TIME", help="Refuse what has waited so long, like 500ms."),
-    queue_size: int | None = typer.Option(None, metavar="N", help="Refuse requests while so many wait."),
-    sequence: _Strategy | None = typer.Option(None, help="Keep the requests of a sequence on one instance."),
-    controls: list[str] = typer.Option(
-        [], "--control", metavar="NAME=KIND", help="An input that takes START, READY, END or CORRID of sequences."
+    priority_levels: int | None = typer.Option(
+        None, min=0, max=MOST, metavar="N", help="Priorities, 1 first; the last is the default."
     ),
-    states: list[str] = typer.Option([], "--state", metavar="INPUT=OUTPUT", help="Tensors that Triton keeps between."),
+    queue_timeout: str | None = timed("--queue-timeout", "Refuse what has waited so long, like 500ms."),
+    queue_size: int | None = typer.Option(
+        None, min=0, max=MOST, metavar="N", help="Refuse requests while so many wait."
+    ),
+    sequence: _Strategy | None = typer.Option(None, help="Keep the requests of a sequence on one instance."),
+    controls: list[str] = pairs(
+        "--control", "NAME=KIND", "An input that takes START, READY, END or CORRID of sequences."
+    ),
+    states: list[str] = pairs("--state", "INPUT=OUTPUT", "Tensors that Triton keeps between."),
     iterative: bool | None = typer.Option(None, help="Sequences that the model itself continues."),
     ragged: list[str] = typer.Option([], "--ragged", metavar="NAME", help="An input whose requests have any length."),
-    batch_inputs: list[str] = typer.Option(
-        [], "--batch-input", metavar="NAME=KIND:SOURCE", help="An input with the lengths of a ragged one."
+    batch_inputs: list[str] = pairs(
+        "--batch-input", "NAME=KIND:SOURCE", "An input with the lengths of a ragged one."
     ),
-    instances: int | None = typer.Option(None, help="Copies of the model (on each GPU). Default: left to Triton."),
+    instances: int | None = typer.Option(
+        None, min=1, max=MOST, help="Copies of the model (on each GPU). Default: left to Triton."
+    ),
     kind: _Kind | None = typer.Option(None, help="Where instances run. Default: auto, which is portable."),
-    gpus: list[str] = typer.Option([], metavar="N[,N…]", help="GPUs that get instances. Default: all."),
-    profiles: list[str] = typer.Option([], "--profile", metavar="N[,N…]", help="Profiles of a plan. Default: all."),
-    resources: list[str] = typer.Option([], "--resource", metavar="NAME=N", help="What the rate limiter shares out."),
-    threads: int | None = typer.Option(None, help="Threads of each instance on the CPU; 0: every core."),
-    warmup: list[str] = typer.Option([], metavar="BATCHxLENGTH", help="Run such a batch of real tokens at the start."),
-    tokenizer: Path | None = typer.Option(None, help="Directory of its tokenizer.json. Default: that of the model."),
-    parameters: list[str] = typer.Option([], "--parameter", metavar="KEY=VALUE", help="A parameter of the backend."),
-    accelerators: list[str] = typer.Option(
-        [], "--accelerator", metavar="NAME[:KEY=VALUE,…]", help="tensorrt, cuda or openvino inside ONNX Runtime."
+    gpus: list[str] = repeated("--gpus", "N[,N…]", gpu_numbers, "GPUs that get instances. Default: all."),
+    profiles: list[str] = repeated("--profile", "N[,N…]", profile_numbers, "Profiles of a plan. Default: all."),
+    resources: list[str] = pairs("--resource", "NAME=N", "What the rate limiter shares out."),
+    threads: int | None = typer.Option(
+        None, min=0, max=MOST, help="Threads of each instance on the CPU; 0: every core."
     ),
-    versions: str | None = typer.Option(None, metavar="all|latest:N|N,N…", help="Versions to load. Default: newest."),
+    warmup: list[str] = repeated(
+        "--warmup", "BATCHxLENGTH", read_samples, "Run such a batch of real tokens at the start."
+    ),
+    tokenizer: Path | None = typer.Option(None, help="Directory of its tokenizer.json. Default: that of the model."),
+    parameters: list[str] = pairs("--parameter", "KEY=VALUE", "A parameter of the backend."),
+    accelerators: list[str] = repeated(
+        "--accelerator",
+        "NAME[:KEY=VALUE,…]",
+        accelerator_blocks,
+        "tensorrt, cuda or openvino inside ONNX Runtime.",
+    ),
+    versions: str | None = typer.Option(
+        None, metavar="all|latest:N|N,N…", callback=heeding(version_policy), help="Versions to load. Default: newest."
+    ),
     response_cache: bool | None = typer.Option(None, help="Answer repeated requests from the server's cache."),
     decoupled: bool | None = typer.Option(None, help="Any number of responses to a request."),
     settings: Path | None = typer.Option(None, "--from", metavar="FILE", help="YAML with any other field of Triton's."),
@@ -83,33 +130,45 @@ def gen_config(
         None, metavar="DIR", help="A Hugging Face directory: write its engine too.", rich_help_panel=_LLM
     ),
     gpu_memory: str | None = typer.Option(
-        None, metavar="SIZE", help="Memory of a GPU, like 80GiB. Default: this machine's.", rich_help_panel=_LLM
+        None,
+        metavar="SIZE",
+        callback=heeding(gpu_bytes),
+        help="Memory of a GPU, like 80GiB. Default: this machine's.",
+        rich_help_panel=_LLM,
     ),
-    llm_gpus: int | None = typer.Option(None, help="GPUs it may be spread over. Default: 1.", rich_help_panel=_LLM),
-    streams: int | None = typer.Option(None, help="Answers generated at once.", rich_help_panel=_LLM),
-    longest: int | None = typer.Option(
-        None, "--context", help="Tokens of the longest prompt and its answer.", rich_help_panel=_LLM
-    ),
-    mean_tokens: int | None = typer.Option(None, help="Tokens of a usual one.", rich_help_panel=_LLM),
-    token_budget: int | None = typer.Option(
-        None, help="Tokens computed in one step. Default: 2048.", rich_help_panel=_LLM
-    ),
+    llm_gpus: int | None = _count("GPUs it may be spread over. Default: 1."),
+    streams: int | None = _count("Answers generated at once."),
+    longest: int | None = _count("Tokens of the longest prompt and its answer.", "--context"),
+    mean_tokens: int | None = _count("Tokens of a usual one."),
+    token_budget: int | None = _count("Tokens computed in one step. Default: 2048."),
     kv_cache: _Cache | None = typer.Option(None, help="Type of the cache. Default: the model's.", rich_help_panel=_LLM),
     quantization: str | None = typer.Option(
         None, metavar="METHOD", help="Quantise the weights at load, like fp8.", rich_help_panel=_LLM
     ),
     speculate: str | None = typer.Option(
-        None, metavar="ngram[:N]|DIR[:N]", help="Guess N tokens ahead, by n-grams or a draft.", rich_help_panel=_LLM
+        None,
+        metavar="ngram[:N]|DIR[:N]",
+        callback=heeding(speculation),
+        help="Guess N tokens ahead, by n-grams or a draft.",
+        rich_help_panel=_LLM,
     ),
     prefix_caching: bool | None = typer.Option(
         None, help="Compute equal beginnings once. Default: yes.", rich_help_panel=_LLM
     ),
     low_latency: str | None = typer.Option(
-        None, metavar="NAME", help="A second model for urgent requests.", rich_help_panel=_LLM
+        None,
+        metavar="NAME",
+        callback=heeding(check_beside),
+        help="A second model for urgent requests.",
+        rich_help_panel=_LLM,
     ),
     form: Form | None = typer.Option(None, help="Of TensorRT-LLM. Default: by the release.", rich_help_panel=_LLM),
     engine: list[str] = typer.Option(
-        [], metavar="KEY=VALUE", help="Any other argument of the engine.", rich_help_panel=_LLM
+        [],
+        metavar="KEY=VALUE",
+        callback=heeding(engine_value),
+        help="Any other argument of the engine.",
+        rich_help_panel=_LLM,
     ),
     release: str | None = typer.Option(None, metavar="YY.MM", help="The Triton it is for, like 24.10."),
     hardware: str | None = typer.Option(None, help="Write configs/HARDWARE.pbtxt; `auto` names this machine."),
@@ -158,20 +217,20 @@ def gen_config(
         "instance_kind": kind,
         "intra_op_threads": threads,
     }
-    fed = config_options.of_fed(sequence, iterative, controls, states, batch_inputs, ragged)
+    fed = of_fed(sequence, iterative, controls, states, batch_inputs, ragged)
     fields = [
-        *config_options.of_queue(
+        *of_queue(
             preserve_ordering,
             priority_levels,
             queue_timeout,
             queue_size,
             batching=dynamic_batching is not False and not fed.sequences,
         ),
-        *config_options.of_instances(gpus, profiles, resources),
-        *config_options.of_model(parameters, accelerators, versions, response_cache, decoupled),
+        *of_instances(gpus, profiles, resources),
+        *of_model(parameters, accelerators, versions, response_cache, decoupled),
         *assignments,
     ]
-    used = config_options.profile_numbers(profiles)
+    used = profile_numbers(profiles)
     ask = Ask(_changes(settings, knobs, fields, fed), name, release, tuple(warmup), tokenizer, used)
     if llm:
         model_dir = _directory(model, "--llm")
@@ -208,7 +267,7 @@ def _changes(file: Path | None, knobs: dict[str, Any], assignments: list[str], f
 
 
 def _sizes(words: list[str]) -> tuple[int, ...] | None:
-    return config_options.numbers("--preferred-batch-size", words, "batch sizes, like 4,8") if words else None
+    return batch_sizes(words) if words else None
 
 
 def _delay_us(text: str | None) -> int | None:

@@ -170,7 +170,7 @@ def _write(file: Path, text: str) -> None:
         draft = Path(scratch) / file.name
         write_atomic(draft, text)
         try:
-            build.read(draft)
+            build.read(draft, root=file.absolute().parent)
         except UsageError as error:
             from dataclasses import replace
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tooling.cli.config_source import Source
+from tooling.cli.options import size_bytes
 from tooling.errors import MissingError, UsageError, suggest
-from tooling.units import parse_size
+
 
 if TYPE_CHECKING:
     from tooling.llm.model_facts import ModelFacts
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from tooling.releases import Release
 
 Form = Literal["api", "ensemble", "bls"]
-_LARGEST = 2**24
+LARGEST = 2**24
+"""Above this a number of tokens, streams or GPUs is a slip of the keyboard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +63,8 @@ def from_llm(model_dir: Path, ask: LlmAsk, backend: str | None, release: Release
 def _wants(ask: LlmAsk) -> Wants:
     from tooling.llm.plan import Wants
 
-    figures = {
-        "--llm-gpus": ask.gpus,
-        "--streams": ask.streams,
-        "--context": ask.context,
-        "--mean-tokens": ask.mean_tokens,
-        "--token-budget": ask.token_budget,
-    }
-    for option, value in figures.items():
-        if value is not None and not 1 <= value <= _LARGEST:
-            raise UsageError("out of range", where=option, got=str(value), expected=f"1 to {_LARGEST}")
     return Wants(
-        _gpu_memory(ask.gpu_memory),
+        _smallest_gpu() if ask.gpu_memory is None else gpu_bytes(ask.gpu_memory),
         gpus=ask.gpus or 1,
         context=ask.context,
         mean_tokens=ask.mean_tokens,
@@ -80,18 +72,21 @@ def _wants(ask: LlmAsk) -> Wants:
         token_budget=ask.token_budget,
         cache_type=ask.kv_cache or "auto",
         quantization=ask.quantization,
-        speculation=_speculation(ask.speculate),
+        speculation=speculation(ask.speculate) if ask.speculate else None,
         prefix_caching=ask.prefix_caching is not False,
     )
 
 
-def _gpu_memory(text: str | None) -> int:
-    """Bytes of one GPU: as said, else the smallest of this machine's."""
-    if text is not None:
-        size = parse_size(text)
-        if size < 2**28:
-            raise UsageError("no GPU is so small", where="--gpu-memory", got=f"`{text}`", expected="256MiB or more")
-        return size
+def gpu_bytes(text: str) -> int:
+    """Bytes of one GPU, as said."""
+    size = size_bytes("--gpu-memory", text)
+    if size < 2**28:
+        raise UsageError("no GPU is so small", where="--gpu-memory", got=f"`{text}`", expected="256MiB or more")
+    return size
+
+
+def _smallest_gpu() -> int:
+    """Bytes of the smallest GPU of this machine."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
@@ -107,14 +102,13 @@ def _gpu_memory(text: str | None) -> int:
     return min(sizes) * 2**20
 
 
-def _speculation(text: str | None) -> Speculation | None:
+def speculation(text: str) -> Speculation:
+    """How tokens are guessed ahead."""
     from tooling.llm.plan import Speculation
     from tooling.repository import absolute
 
-    if text is None:
-        return None
     by, _, count = text.rpartition(":") if text.rpartition(":")[2].isdecimal() else (text, "", "")
-    tokens = int(count) if count else Speculation().tokens
+    tokens = int(count[:9]) if count else Speculation().tokens
     if not by or not 1 <= tokens <= 64:
         raise UsageError(
             "not understood", where="--speculate", got=f"`{text}`", expected="ngram, ngram:4, or DIR:4, up to 64 tokens"
@@ -134,6 +128,11 @@ def engine_values(words: tuple[str, ...]) -> dict[str, Any]:
         except (ValueError, RecursionError):
             found[key] = text
     return found
+
+
+def engine_value(word: str) -> None:
+    """Raise UsageError for what is no KEY=VALUE."""
+    engine_values((word,))
 
 
 def refuse_unless_known(method: str | None, known: tuple[str, ...]) -> None:
@@ -177,13 +176,17 @@ def _vllm_source(
     )
 
 
-def _beside(model_dir: Path, name: str) -> Path:
-    """The directory of a second model. Raises UsageError for a name that no model can have, and for the first's."""
+def check_beside(name: str) -> None:
+    """Raise UsageError for a name that no second model can have."""
     from tooling.config.names import name_problem
 
-    problem = name_problem(name)
-    if problem:
+    if problem := name_problem(name):
         raise UsageError(problems=[replace(problem, where="--low-latency")])
+
+
+def _beside(model_dir: Path, name: str) -> Path:
+    """The directory of a second model. Raises UsageError for the first one's name."""
+    check_beside(name)
     if name == model_dir.name:
         raise UsageError("both models have one name", where="--low-latency", got=f"`{name}`")
     return model_dir.with_name(name)

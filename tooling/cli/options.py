@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from tooling.errors import UsageError
-from tooling.units import parse_duration_us, parse_size
+import typer
+
+from tooling import units
+from tooling.errors import Problem, UsageError
 
 if TYPE_CHECKING:
     from perf.grid import Grid
@@ -15,8 +17,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 CLIENTS = 8
-MOST = 1_000_000
-"""Above this a count, a length or a rate is a slip of the keyboard."""
+MOST = units.MOST
 Distribution = Literal["constant", "poisson"]
 WORKLOAD_HELP = "Traffic as a file says it (docs/measuring.md), in place of the options for it."
 
@@ -66,9 +67,14 @@ def grid_of(instances: str, threads: str, delay: str, max_batch_size: str) -> Gr
     return Grid(
         counts("--instances", instances),
         counts("--threads", threads),
-        _listed(delay, lambda word: duration_us("--delay", word)),
+        delays(delay),
         counts("--max-batch-size", max_batch_size, least=0),
     )
+
+
+def delays(text: str) -> tuple[int, ...]:
+    """Microseconds of `0,2ms`."""
+    return _listed(text, lambda word: duration_us("--delay", word))
 
 
 def counts(option: str, text: str, least: int = 1) -> tuple[int, ...]:
@@ -85,12 +91,51 @@ def counts(option: str, text: str, least: int = 1) -> tuple[int, ...]:
 
 def duration_us(option: str, text: str, least: str = "0") -> int:
     """Microseconds of a typed duration. Raises UsageError that names the option."""
-    return _measured(option, text, least, parse_duration_us)
+    return _measured(option, text, least, units.parse_duration_us)
 
 
 def size_bytes(option: str, text: str, least: str = "0B") -> int:
     """Bytes of a typed size. Raises UsageError that names the option."""
-    return _measured(option, text, least, parse_size)
+    return _measured(option, text, least, units.parse_size)
+
+
+def heeding(read: Callable[..., object], *first: object, **more: object) -> Callable[[Any], Any]:
+    """A callback for an option that leaves its value as it is: `read(*first, word, **more)` raises UsageError for a
+    word that cannot be. The command line asks it, and so does a project file, whose keys are options."""
+
+    def callback(value: Any) -> Any:
+        problems: list[Problem] = []
+        for word in value if isinstance(value, list) else [value]:
+            try:
+                if word not in (None, ""):
+                    read(*first, word, **more)
+            except UsageError as error:
+                problems += error.problems
+        if problems:
+            raise UsageError(problems=problems)
+        return value
+
+    return callback
+
+
+def timed(option: str, help: str, default: str | None = None, least: str = "0") -> Any:
+    """An option that takes a duration."""
+    return typer.Option(default, option, metavar="TIME", callback=heeding(duration_us, option, least=least), help=help)
+
+
+def sized(option: str, help: str, default: str | None = None, least: str = "0B") -> Any:
+    """An option that takes a size."""
+    return typer.Option(default, option, metavar="SIZE", callback=heeding(size_bytes, option, least=least), help=help)
+
+
+def counted(option: str, help: str, least: int = 1) -> Any:
+    """An option that takes whole numbers with commas."""
+    return typer.Option("", option, metavar="N,…", callback=heeding(counts, option, least=least), help=help)
+
+
+def repeated(option: str, metavar: str, read: Callable[[list[str]], object], help: str) -> Any:
+    """An option that may be given several times; `read` judges each of its words."""
+    return typer.Option([], option, metavar=metavar, callback=heeding(lambda word: read([word])), help=help)
 
 
 def _measured(option: str, text: str, least: str, parse: Callable[[str], int]) -> int:

@@ -31,9 +31,9 @@ def serve(
     config_name: str = typer.Option(
         "", "--config-name", metavar="NAME|auto", help="Take configs/NAME.pbtxt where it exists; auto: this hardware's."
     ),
-    http_port: int = typer.Option(8000, "--http-port", help="Port of HTTP; 0 takes any free one."),
-    grpc_port: int = typer.Option(8001, "--grpc-port", help="Port of gRPC; 0 takes any free one."),
-    metrics_port: int = typer.Option(8002, "--metrics-port", help="Port of the metrics; 0 takes any free one."),
+    http_port: int = typer.Option(8000, "--http-port", min=0, max=65535, help="Port of HTTP; 0 takes any free one."),
+    grpc_port: int = typer.Option(8001, "--grpc-port", min=0, max=65535, help="Port of gRPC; 0 takes any free one."),
+    metrics_port: int = typer.Option(8002, "--metrics-port", min=0, max=65535, help="Port of the metrics; 0 takes any free one."),
     keep_going: bool = typer.Option(False, "--keep-going", help="Serve the other models when some are refused."),
 ) -> None:
     """Serve a model repository with the embedded Triton on 127.0.0.1 until Ctrl-C.
@@ -81,7 +81,7 @@ def _of_project() -> Path:
             expected=f"a model repository, or a {file} in this directory",
             hint="name the repository, or write a project with `tritune init`",
         )
-    return Path(build.read(file).repository)
+    return Path(build.read(file, files=False).repository)
 
 
 def _hint(repository: Path, name: str, keep_going: bool) -> str | None:

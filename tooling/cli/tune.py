@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import CLIENTS, MOST, WORKLOAD_HELP, counts, duration_us, grid_of, workload_of
+from tooling.cli.options import (
+    CLIENTS,
+    MOST,
+    WORKLOAD_HELP,
+    counted,
+    counts,
+    delays,
+    duration_us,
+    grid_of,
+    heeding,
+    timed,
+    workload_of,
+)
 from tooling.cli.tune_llm import is_vllm, tune_vllm
 from tooling.cli.tune_several import several
 from tooling.console import Console
@@ -23,6 +36,13 @@ if TYPE_CHECKING:
     from perf.tune_request import TuneRequest
 
 _Metric = Literal["throughput", "avg", "p50", "p90", "p95", "p99"]
+
+
+def _spending(text: str) -> tuple[float, int | None]:
+    """Seconds, or a number of points."""
+    if text.isascii() and text.isdecimal():
+        return math.inf, counts("--budget", text, least=2)[0]
+    return duration_us("--budget", text) / 1e6, None
 
 
 def attach(app: typer.Typer) -> None:
@@ -41,33 +61,39 @@ def tune(
     ),
     request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second, sent on schedule."),
     workload: Path | None = typer.Option(None, metavar="FILE", help=WORKLOAD_HELP),
-    lengths: str = typer.Option("", metavar="N,…", help="Token lengths of the requests. Default: real sentences."),
-    output_lengths: str = typer.Option(
-        "", metavar="N,…", help="Of a vLLM model: tokens to generate, drawn from these [16,64,128]."
+    lengths: str = counted("--lengths", "Token lengths of the requests. Default: real sentences."),
+    output_lengths: str = counted(
+        "--output-lengths", "Of a vLLM model: tokens to generate, drawn from these [16,64,128]."
     ),
     input_data: Path | None = typer.Option(
         None, metavar="FILE", help="Your own requests, in perf_analyzer's JSON; implies --direct."
     ),
     objective: _Metric | None = typer.Option(None, help="[throughput with clients, p95 under a rate]"),
-    max_p99: str = typer.Option("", metavar="TIME", help="A setting must keep this p99, like 50ms."),
-    instances: str = typer.Option("", metavar="N,…", help="Instance counts to try. Default: from the cores."),
-    threads: str = typer.Option("", metavar="N,…", help="Threads per instance to try. Default: from the cores."),
-    delay: str = typer.Option("", metavar="TIME,…", help="Queue delays to try, like 0,2ms. Default: up to 50ms."),
-    max_batch_size: str = typer.Option("", metavar="N,…", help="Largest batches to try. Default: 1 to 64."),
+    max_p99: str = timed("--max-p99", "A setting must keep this p99, like 50ms.", ""),
+    instances: str = counted("--instances", "Instance counts to try. Default: from the cores."),
+    threads: str = counted("--threads", "Threads per instance to try. Default: from the cores."),
+    delay: str = typer.Option(
+        "",
+        metavar="TIME,…",
+        callback=heeding(delays),
+        help="Queue delays to try, like 0,2ms. Default: up to 50ms.",
+    ),
+    max_batch_size: str = counted("--max-batch-size", "Largest batches to try. Default: 1 to 64.", 0),
     slo: str = typer.Option(
         "", metavar="TERMS", help="Limits and goal, like `p99<50ms,throughput` (docs/measuring.md)."
     ),
     budget: str = typer.Option(
         "",
         metavar="TIME|N",
+        callback=heeding(_spending),
         help="Start nothing new beyond this time, or N measured points [75s; 155s with a latency; as much again a "
         "model, 30s more a FORM].",
     ),
     for_rate: float | None = typer.Option(
-        None, min=0.001, metavar="R", help="Say how many such servers answer R requests a second."
+        None, min=0.001, max=MOST, metavar="R", help="Say how many such servers answer R requests a second."
     ),
     price_per_hour: float | None = typer.Option(
-        None, min=0, metavar="P", help="Of such a server: say what a million requests cost."
+        None, min=0, max=MOST, metavar="P", help="Of such a server: say what a million requests cost."
     ),
     owner: str = typer.Option("", metavar="NAME", help="Who stands by the decision [the user's login name]."),
     from_model_analyzer: Path | None = typer.Option(
@@ -88,7 +114,7 @@ def tune(
     vocab_size: int | None = typer.Option(
         None, min=8, max=MOST, help="Size of the vocabulary, where there is no tokenizer."
     ),
-    seed: int = typer.Option(0, help="Fixes the contents of the requests."),
+    seed: int = typer.Option(0, min=0, help="Fixes the contents of the requests."),
     apply: bool = typer.Option(False, "--apply", help="Write the chosen setting to configs/HARDWARE.pbtxt."),
     report: Path | None = typer.Option(None, metavar="FILE", help="Write an HTML report."),
     url: str = typer.Option("", metavar="HOST:PORT", help="On a Triton that runs already, by its HTTP address."),
@@ -206,15 +232,13 @@ def _slo(words: str, objective: str | None, max_p99: str, *, by_rate: bool) -> S
 
 
 def _budget(text: str, slo: Slo, forms: int, models: int) -> Budget:
-    """A time, or a number of points. A latency needs longer runs than throughput does, other forms their own."""
+    """What is given, else a time. A latency needs longer runs than throughput does, other forms their own."""
     from perf.search import COMPARISON_S, Budget
 
-    if text.isascii() and text.isdecimal():
-        return Budget(points=counts("--budget", text, least=2)[0])
+    if text:
+        return Budget(*_spending(text))
     quick = slo.objective.metric == "throughput" and not any(term.metric != "throughput" for term in slo.terms)
-    if not text:
-        return Budget((75 if quick else 155) * models + COMPARISON_S * forms)
-    return Budget(duration_us("--budget", text) / 1e6)
+    return Budget((75 if quick else 155) * models + COMPARISON_S * forms)
 
 
 def run(

@@ -6,17 +6,15 @@ commands with these names.
 
 from __future__ import annotations
 
-import re
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -25,13 +23,15 @@ from pydantic import (
     create_model,
 )
 
-from tooling.errors import Problem, UsageError, suggest
+from tooling.errors import Problem, UsageError
+from tooling.project.problems import Found, Wrong, contradictions, found_in, told
 from tooling.project.section import Section, existing, section_of
-from tooling.project.yaml_places import Places, read_placed
+from tooling.project.yaml_places import read_placed
 
 FILE_NAME = "tritune.yaml"
+_FORMAT = 1
 _OF_THE_FILE = ("release", "owner")
-_SECTIONS: Mapping[str, tuple[str, str]] = {
+SECTIONS: Mapping[str, tuple[str, str]] = {
     "export": ("export", "repository name workload curve print_command force"),
     "config": (
         "gen-config",
@@ -49,50 +49,148 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _version(value: Any) -> Any:
+    if type(value) is int and value == _FORMAT:
+        return value
+    newer = type(value) is int and value > _FORMAT
+    what = "the file is for a newer tritune" if newer else "no format of this file"
+    hint = f"update tritune, or write the keys that `tritune init` writes and `version: {_FORMAT}`"
+    problem = Problem(what, got=repr(value)[:60], expected=str(_FORMAT), hint=hint if newer else "write `version: 1`")
+    raise Wrong.of([problem])
+
+
 def _release(value: Any) -> Any:
-    if value is not None and not isinstance(value, str):
-        raise ValueError(f'YAML reads it as a number: put it in quotes, as in "{value:.2f}"')
+    from tooling.releases import release_named
+
+    if not isinstance(value, str):
+        number = isinstance(value, float)
+        raise ValueError(
+            f'YAML reads it as a number: put it in quotes, as in "{value:.2f}"'
+            if number
+            else 'expected a release in quotes, as in "24.10"'
+        )
+    try:
+        release_named(value)
+    except UsageError as error:
+        raise Wrong.of(error.problems) from None
+    return value
+
+
+def _name(value: str) -> str:
+    from tooling.config.names import name_problem
+
+    if problem := name_problem(value):
+        raise Wrong.of([problem])
+    return value
+
+
+def _source(value: str, info: ValidationInfo) -> str:
+    from export.source import require_source
+
+    root = (info.context or {}).get("root")
+    if root is not None:
+        try:
+            require_source(value, root)
+        except UsageError as error:
+            raise Wrong.of(error.problems) from None
+    return value
+
+
+def _graph(value: str, info: ValidationInfo) -> str:
+    """A file of a graph must be there; names of models and `auto` are the step's to judge."""
+    return existing(value, info) if value.endswith((".yaml", ".yml", ".json")) else value
+
+
+def _directory(value: str, info: ValidationInfo) -> str:
+    root = (info.context or {}).get("root")
+    if root is not None and (root / value).exists() and not (root / value).is_dir():
+        raise Wrong.of([Problem("not a directory", got=value, expected="a model repository, there or to be made")])
     return value
 
 
 def _traffic(value: Any, info: ValidationInfo) -> Any:
-    if not isinstance(value, (str, dict)) or not value:
+    from perf.workload import Workload
+
+    if isinstance(value, str) and value:
+        return existing(value, info)
+    if not isinstance(value, dict) or not value:
         raise ValueError("expected the name of a workload file, or its keys, such as `{concurrency: 8}`")
-    return existing(value, info) if isinstance(value, str) else value
+    found: list[Found] = []
+    texts = value.get("texts")
+    named = isinstance(texts, str)
+    try:
+        Workload.model_validate({**value, "texts": ["a"]} if named else value)
+    except ValidationError as error:
+        found += found_in(error, Workload)
+    try:
+        if named:
+            existing(texts, info)
+    except Wrong as error:
+        found += (replace(one, loc=("texts",)) for one in error.found)
+    if found:
+        raise Wrong(found)
+    return value
 
 
 def _terms(value: Any) -> Any:
+    from perf.slo import Slo
+
     terms = value if isinstance(value, list) else [value]
     if not terms or not all(isinstance(term, str) and term for term in terms):
         raise ValueError("expected terms such as `p99<50ms`, in one line or as a list")
+    try:
+        Slo.parse(terms)
+    except UsageError as error:
+        raise Wrong.of(error.problems) from None
     return ",".join(terms)
 
 
+class _TrafficSchema:
+    """For editors: the name of a file, or the keys of a workload with their ranges."""
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
+        from perf.workload import keys_schema
+
+        return {"anyOf": [{"type": "string", "minLength": 1}, keys_schema()]}
+
+
+Version = Annotated[Literal[1], BeforeValidator(_version)]
+Name = Annotated[str, AfterValidator(_name)]
+Place = Annotated[str, Field(min_length=1), AfterValidator(existing)]
 Release = Annotated[
     Any, AfterValidator(_release), WithJsonSchema({"type": "string", "pattern": r"^[0-9]{2}\.[0-9]{2}$"})
 ]
-Traffic = Annotated[Any, AfterValidator(_traffic), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]})]
+Traffic = Annotated[Any, AfterValidator(_traffic), _TrafficSchema()]
 Terms = Annotated[
     Any,
     AfterValidator(_terms),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
+            ]
+        }
+    ),
 ]
 
 
 class Model(_Strict):
     """A model of the repository. One with none of `source`, `llm` and `ensemble` is there already: it is adopted."""
 
-    source: str | None = Field(
+    source: Annotated[str, Field(min_length=1), AfterValidator(_source)] | None = Field(
         None,
         description="Hugging Face directory, hub id, or `bundled:minilm`: exported to ONNX with `tritune export`.",
     )
-    llm: str | None = Field(
+    llm: Place | None = Field(
         None, description="Hugging Face directory of a language model, served by vLLM or TensorRT-LLM as it is."
     )
-    ensemble: str | None = Field(
+    ensemble: Annotated[str, Field(min_length=1), AfterValidator(_graph)] | None = Field(
         None, description="Join models that stand beside it: a graph file, their names with commas, or `auto`."
     )
-    owner: str | None = Field(None, description="Who stands by this model. Default: the owner of the project.")
+    owner: str | None = Field(
+        None, min_length=1, description="Who stands by this model. Default: the owner of the project."
+    )
     workload: Traffic | None = Field(
         None, description="Its traffic: a workload file, or the keys of one (docs/measuring.md). Default: 8 clients."
     )
@@ -120,13 +218,17 @@ class Deploy(_Strict):
 class Project(_Strict):
     """A deployment: models, what is wanted of them, and where they are served."""
 
-    version: Literal[1] = Field(1, description="Of this format.")
-    repository: str = Field("model_repository", description="The model repository, made where it is not there.")
+    version: Version = Field(1, description="Of this format.")
+    repository: Annotated[str, Field(min_length=1), AfterValidator(_directory)] = Field(
+        "model_repository", description="The model repository, made where it is not there."
+    )
     release: Release | None = Field(
         None, description='The Triton that will serve it, in quotes: "24.10". Default: the tested one.'
     )
-    owner: str | None = Field(None, description="Who stands by the decisions and is called by the alerts.")
-    models: dict[str, Model] = Field(description="The models by their names in the repository.", min_length=1)
+    owner: str | None = Field(
+        None, min_length=1, description="Who stands by the decisions and is called by the alerts."
+    )
+    models: dict[Name, Model] = Field(description="The models by their names in the repository.", min_length=1)
     check: Section | None = None
     deploy: Deploy | None = None
 
@@ -138,13 +240,18 @@ def project_model(commands: Mapping[str, Callable[..., Any]]) -> type[Project]:
     """`Project` with the options of `commands` (by name, `deploy compose` with its group) in the sections."""
 
     def section(key: str, description: str, extra: Mapping[str, Any] | None = None, also: Any = None) -> Any:
-        command, hidden = _SECTIONS[key]
+        command, hidden = SECTIONS[key]
         made = section_of(key.capitalize(), commands[command], {*hidden.split(), *_OF_THE_FILE}, extra)
         kind = made | also if also is not None else made
         return (kind | None, Field(None, description=f"{description} Keys: options of `tritune {command}`."))
 
     output = {
-        key: {"output": (str, Field(f"deploy/{key}", description="Where the files go.", validate_default=True))}
+        key: {
+            "output": (
+                str,
+                Field(f"deploy/{key}", description="Where the files go.", validate_default=True, min_length=1),
+            )
+        }
         for key in ("compose", "kubernetes")
     }
     model = create_model(
@@ -163,113 +270,28 @@ def project_model(commands: Mapping[str, Callable[..., Any]]) -> type[Project]:
     return create_model(
         "Project",
         __base__=Project,
-        models=(dict[str, model], Field(description=Project.model_fields["models"].description, min_length=1)),  # type: ignore[valid-type]
+        models=(dict[Name, model], Field(description=Project.model_fields["models"].description, min_length=1)),  # type: ignore[valid-type]
         check=section("check", "The verdict before anything is measured or deployed."),
         deploy=(cast(Any, deploy | None), Field(None, description="The files that put the repository into service.")),
     )
 
 
-def read_project(path: Path, kind: type[Project]) -> Project:
-    """The project in a file. Raises UsageError with all its problems, each with its line and column."""
+def read_project(path: Path, kind: type[Project], root: Path | None) -> Project:
+    """The project in a file. What it names must be there, seen from `root`; with None that is not asked.
+
+    Raises UsageError with all its problems, each with its line and column.
+    """
     data, places = read_placed(path)
+    models = data.get("models")
+    if isinstance(models, dict):  # a model of which nothing is said is there already
+        data["models"] = {name: {} if model is None else model for name, model in models.items()}
+    repository = data.get("repository", kind.model_fields["repository"].default)
+    found = list(contradictions(models))
     try:
-        if isinstance(data.get("models"), dict):  # a model of which nothing is said is there already
-            data["models"] = {name: {} if model is None else model for name, model in data["models"].items()}
-        repository = data.get("repository", kind.model_fields["repository"].default)
-        context = {"root": path.absolute().parent, "repository": str(repository)}
-        project = kind.model_validate(data, context=context)
+        project = kind.model_validate(data, context={"root": root, "repository": str(repository)})
     except ValidationError as error:
-        raise UsageError(problems=list(_problems(error, path, places, kind))) from None
-    problems = list(_contradictions(project, path, places))
-    if problems:
-        raise UsageError(problems=problems)
-    return project
-
-
-def _problems(error: ValidationError, path: Path, places: Places, kind: type[Project]) -> list[Problem]:
-    found: dict[tuple[Any, ...], Problem] = {}
-    for one in error.errors():
-        loc = places.known(one["loc"])
-        unknown = one["type"] == "extra_forbidden"
-        missing = one["type"] == "missing"
-        key = str(one["loc"][-1])
-        what = f"unknown key `{key}`" if unknown else f"`{key}` is missing" if missing else _said(one["msg"])
-        if not (unknown or missing):
-            what = f"`{'.'.join(map(str, loc))}`: {what}" if loc else what
-        found.setdefault(
-            (loc, what),
-            Problem(
-                what,
-                where=f"{path}:{places.mark(loc)}",
-                got=None if unknown or missing else repr(one["input"])[:60],
-                hint=suggest(key, _keys_at(kind, one["loc"][:-1])) if unknown else None,
-            ),
-        )
-    return list(found.values())
-
-
-def _keys_at(kind: Any, loc: tuple[Any, ...]) -> list[str]:
-    """The keys that a place of the file may have."""
-    for part in loc:
-        fields = {field.alias or name: field for name, field in kind.model_fields.items()} if _is_model(kind) else {}
-        if part in fields:
-            kind = fields[part].annotation
-        elif typing.get_origin(kind) is dict:
-            kind = typing.get_args(kind)[1]
-        models = [arg for arg in typing.get_args(kind) if _is_model(arg)]
-        kind = models[0] if models and typing.get_origin(kind) is not dict else kind
-    return [field.alias or name for name, field in kind.model_fields.items()] if _is_model(kind) else []
-
-
-def _is_model(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
-
-
-def _said(message: str) -> str:
-    told = message.removeprefix("Value error, ").replace("Input should be", "expected")
-    told = re.sub(
-        r"\w+ should have at least (\d+) items? after validation, not \d+", r"expected at least \1 entry", told
-    )
-    return re.sub(r"a valid dictionary( or instance of \w+)?", "keys with values", told)
-
-
-def _contradictions(project: Project, path: Path, places: Places) -> list[Problem]:
-    """What the types of the values do not show: names, terms and traffic that mean nothing, keys that disagree."""
-    from perf.slo import Slo
-    from perf.validation import validated
-    from perf.workload import Workload
-    from tooling.releases import release_named
-    from tooling.repository import check_model_name
-
-    problems: list[Problem] = []
-
-    def place(loc: tuple[Any, ...]) -> str:
-        return f"{path}:{places.mark(places.known(loc))}"
-
-    def problem(loc: tuple[Any, ...], what: str, hint: str) -> None:
-        problems.append(Problem(what, where=place(loc), hint=hint))
-
-    def attempt(loc: tuple[Any, ...], check: Callable[[], object]) -> None:
-        try:
-            check()
-        except UsageError as error:
-            problems.extend(replace(found, where=place(loc)) for found in error.problems)
-
-    if project.release:
-        attempt(("release",), partial(release_named, project.release))
-    for name, model in project.models.items():
-        loc = ("models", name)
-        attempt(loc, partial(check_model_name, name))
-        if model.slo:
-            attempt((*loc, "slo"), partial(Slo.parse, [model.slo], "slo"))
-        if isinstance(model.workload, dict):
-            keys = {**model.workload, **({"texts": ["a"]} if isinstance(model.workload.get("texts"), str) else {})}
-            attempt((*loc, "workload"), partial(validated, Workload, keys, "workload"))
-        origins = [key for key in ("source", "llm", "ensemble") if getattr(model, key)]
-        if len(origins) > 1:
-            problem((*loc, origins[1]), f"`{origins[0]}` and `{origins[1]}` exclude each other", "keep one of them")
-        if model.export and model.origin != "source":
-            problem((*loc, "export"), "nothing is exported without `source`", "name the source, or leave `export` out")
-        if model.tune is False and model.slo:
-            problem((*loc, "slo"), "nothing is measured for it with `tune: false`", "leave one of them out")
-    return problems
+        found += found_in(error, kind)
+    else:
+        if not found:
+            return project
+    raise UsageError(problems=told(found, path, places))

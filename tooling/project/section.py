@@ -7,6 +7,7 @@ command's own help as their documentation, so neither can fall behind the other.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -28,18 +29,15 @@ from pydantic import (
 )
 from typer.models import OptionInfo
 
-_WORDS = {"type": ["string", "number", "boolean"]}
+from tooling.errors import Problem, UsageError
+from tooling.project.forms import schema_of
+from tooling.project.problems import Wrong
+
 _EXPECTED = {
     "word": "a word or a number",
     "list": "a word, a number, or a list of them",
     "many": "a list",
     "pairs": "a list, or a mapping of names to values",
-}
-_SCHEMAS: Mapping[str, dict[str, Any]] = {
-    "word": {"type": ["string", "number"]},
-    "list": {"anyOf": [{"type": ["string", "number"]}, {"type": "array", "items": {"type": ["string", "number"]}}]},
-    "many": {"type": "array", "items": _WORDS},
-    "pairs": {"anyOf": [{"type": "array", "items": _WORDS}, {"type": "object", "additionalProperties": _WORDS}]},
 }
 
 
@@ -95,7 +93,7 @@ def _option(name: str, kind: Any, info: OptionInfo) -> Option:
     if kind is bool:
         told = "flag"
     elif get_origin(kind) is list:
-        told = "pairs" if "=" in metavar else "many"
+        told = "pairs" if re.match("[A-Z]+=", metavar) else "many"
     elif get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, Enum)):
         told = "choice"
         choices = get_args(kind) or tuple(str(member.value) for member in kind)
@@ -135,11 +133,16 @@ def _words(option: Option, value: Any) -> Iterator[str]:
     if option.kind == "flag":
         if value or option.off:
             yield option.on if value else str(option.off)
-    elif option.kind in ("many", "pairs"):
-        entries = [f"{key}={_plain(one)}" for key, one in value.items()] if isinstance(value, dict) else value
-        yield from (f"{option.on}={_plain(entry)}" for entry in entries)
     else:
-        yield f"{option.on}={','.join(map(_plain, value)) if isinstance(value, list) else _plain(value)}"
+        yield from (f"{option.on}={text}" for text in _texts(option, value))
+
+
+def _texts(option: Option, value: Any) -> list[str]:
+    """What the option is given, each time it is."""
+    if option.kind in ("many", "pairs"):
+        entries = [f"{key}={_plain(one)}" for key, one in value.items()] if isinstance(value, dict) else value
+        return [_plain(entry) for entry in entries]
+    return [",".join(map(_plain, value)) if isinstance(value, list) else _plain(value)]
 
 
 def _plain(value: Any) -> str:
@@ -150,12 +153,15 @@ def _type(option: Option) -> Any:
     if option.kind == "flag":
         return StrictBool
     if option.kind in ("int", "float"):
-        return Annotated[StrictInt if option.kind == "int" else float, Field(ge=option.info.min, le=option.info.max)]
+        number = StrictInt if option.kind == "int" else float
+        infinite = None if option.kind == "int" else False
+        return Annotated[number, Field(ge=option.info.min, le=option.info.max, allow_inf_nan=infinite)]
     if option.kind == "choice":
         return Literal[option.choices]
     if option.kind == "path":
-        return Annotated[str, AfterValidator(existing)]
-    return Annotated[Any, AfterValidator(partial(_checked, option.kind)), WithJsonSchema(_SCHEMAS[option.kind])]
+        return Annotated[str, Field(min_length=1), AfterValidator(existing)]
+    schema = schema_of(option.kind, option.info.metavar or "")
+    return Annotated[Any, AfterValidator(partial(_checked, option)), WithJsonSchema(schema)]
 
 
 def existing(value: str, info: ValidationInfo) -> str:
@@ -165,20 +171,29 @@ def existing(value: str, info: ValidationInfo) -> str:
     root, repository = facts.get("root"), facts.get("repository")
     if root is None or (root / value).exists() or (repository and (root / value).is_relative_to(root / repository)):
         return value
-    raise ValueError("there is no such file or directory")
+    raise Wrong.of([Problem("there is no such file or directory", got=f"`{value}`", expected=f"a path from {root}")])
 
 
-def _checked(kind: str, value: Any) -> Any:
-    """The value, if it is one for an option of this kind."""
+def _checked(option: Option, value: Any) -> Any:
+    """The value, if it is one for this option."""
     entries: list[Any]
-    if kind == "pairs" and isinstance(value, dict):
+    if option.kind == "pairs" and isinstance(value, dict):
         entries = list(value.values())
-    elif kind != "word" and isinstance(value, list):
+    elif option.kind != "word" and isinstance(value, list):
         entries = value
     else:
-        entries = [value] if kind in ("word", "list") else [None]
-    flags = kind in ("many", "pairs")
+        entries = [value] if option.kind in ("word", "list") else [None]
+    flags = option.kind in ("many", "pairs")
     for entry in entries:
         if not isinstance(entry, (str, int, float)) or entry == "" or (isinstance(entry, bool) and not flags):
-            raise ValueError(f"expected {_EXPECTED[kind]}")
+            raise ValueError(f"expected {_EXPECTED[option.kind]}")
+    check, problems = option.info.callback, list[Problem]()
+    for text in _texts(option, value):
+        try:
+            if check is not None:
+                check(text)
+        except UsageError as error:
+            problems += error.problems
+    if problems:
+        raise Wrong.of(problems)
     return value
