@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
+from functools import partial
+from io import StringIO
 from typing import Any, Literal
 
 import typer
@@ -12,6 +15,10 @@ from tooling.cli.app import console_of
 
 VARIABLE = "_TRITUNE_COMPLETE"
 """Set by the script: the run then prints what may follow the words that the shell has so far."""
+_WHOLE_WORDS = ("complete_zsh", "complete_fish")
+"""Of shells that replace the whole word `--precision=f`, where bash has three."""
+_ZSH_FILES = "compset -P '*='; _files\n"
+"""Files for what stands behind the first `=`."""
 _Shell = Literal["bash", "zsh", "fish"]
 
 
@@ -39,10 +46,35 @@ def answer(root: Any) -> int:
     options.command()(_global_options)
     for command in _below(root):
         command.params += typer.main.get_command(options).params
-    if os.environ[VARIABLE] == "complete_bash":
+    asked = os.environ[VARIABLE]
+    if asked == "complete_bash":
         words, at = _joined(os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"]))
         os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(at)}
-    return shell_complete(root, {}, "tritune", VARIABLE, os.environ[VARIABLE])
+    before = _before_value(os.environ.get("_TYPER_COMPLETE_ARGS", "")) if asked in _WHOLE_WORDS else ""
+    if not before:
+        return shell_complete(root, {}, "tritune", VARIABLE, asked)
+    for command in _below(root):
+        for param in command.params:
+            param.shell_complete = partial(_whole, param.shell_complete, before)
+    with redirect_stdout(StringIO()) as said:
+        code = shell_complete(root, {}, "tritune", VARIABLE, asked)
+    text = said.getvalue()
+    typer.echo(_ZSH_FILES if text.strip() == "_files" else text, nl=False)
+    return code
+
+
+def _before_value(line: str) -> str:
+    """`--precision=` where the word to complete is `--precision=f`, else ""."""
+    option, sign, _ = line.rpartition(" ")[2].partition("=")
+    return option + sign if sign and option.startswith("-") else ""
+
+
+def _whole(complete: Callable[[Any, str], list[Any]], before: str, context: Any, incomplete: str) -> list[Any]:
+    """The completions of a value as words that begin with its option."""
+    found = complete(context, incomplete)
+    for one in found:
+        one.value = before + one.value
+    return found
 
 
 def _joined(words: Sequence[str], at: int) -> tuple[list[str], int]:
