@@ -118,13 +118,19 @@ class PerfAnalyzer:
             point = _from_server(point, model, before, _Server.ask(statistics, metrics))
             point = _from_export(point, load, input_file, workload, transport)
             point = cross_checked(point, load.planned_ns(point.requests or 1) if load.uneven else None)
-        if point.message:
-            point = replace(point, message=f"{model} at {url}: {point.message}")
-        if point.status == "crashed":
-            point = replace(point, hint="; ".join(filter(None, [point.hint, f"repeat it with: {shlex.join(argv)}"])))
-        kept = {"command": shlex.join(argv), **point.to_dict()}
-        write_atomic(raw_dir / _META, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
-        return point
+        return _kept(point, f"{model} at {url}")
+
+
+def _kept(point: Measurement, what: str) -> Measurement:
+    """The point with all it has to say of `what` was measured, which is also written beside what it came from."""
+    command = shlex.join(point.argv)
+    if point.message:
+        point = replace(point, message=f"{what}: {point.message}")
+    if point.status == "crashed":
+        point = replace(point, hint="; ".join(filter(None, [point.hint, f"repeat it with: {command}"])))
+    kept = {"command": command, **point.to_dict()}
+    write_atomic(Path(point.raw_dir) / _META, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
+    return point
 
 
 def find_perf_analyzer(runtime: Runtime | None = None) -> PerfAnalyzer:

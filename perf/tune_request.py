@@ -121,17 +121,13 @@ def plan_of(
     if source.model_dir is None:
         raise UsageError("not a model directory", where=request.model_dir, expected="REPO/NAME with 1/model.onnx in it")
     config, signature = read_config(source.model_dir), read_onnx(source.file)
-    free = one_group(config)
-    base = read(free)
+    base = read(one_group(config))
     asked = front.config if front else config
     _check(request, config)
     tries, broad = _settings(request, base, source.model_dir, front.config.max_batch_size if front else 0)
     if front:
         signature = front.signature
-    workload = fitted(_with_lengths(request, signature, asked, source.model_dir), asked)
-    if request.input_data is not None:
-        rows = workload.batch[0] if asked.max_batch_size else 1
-        check_input_data(request.input_data, expected_inputs(asked), rows=rows)
+    workload = _traffic(request, signature, asked, source.model_dir)
     others = forms(request.also, Base(source.name, config, source.model_dir if server_is_ours else None))
     window_ms = planned_window_ms(workload) or _window_ms(request.slo)
     question = {
@@ -145,13 +141,12 @@ def plan_of(
         **conditions(f"{analyzer.version} ({analyzer.source})", server),
         "model": {"name": source.name, "sha256": sha256(source.file), "config_sha256": _config_digest(config)},
     }
-    place = request.study_dir or study_dir(request.studies, source.name, question, header, console)
     return Plan(
         source.model_dir,
         front,
         signature,
         config,
-        free,
+        one_group(config),
         workload,
         current(base),
         tries,
@@ -159,7 +154,7 @@ def plan_of(
         window_ms,
         others,
         header,
-        place.absolute(),
+        (request.study_dir or study_dir(request.studies, source.name, question, header, console)).absolute(),
     )
 
 
@@ -277,15 +272,21 @@ def _check(request: TuneRequest, config: ModelConfig) -> None:
         )
 
 
-def _with_lengths(request: TuneRequest, signature: ModelSignature, config: ModelConfig, model_dir: Path) -> Workload:
-    """The workload with lengths, where the model has a free axis and none are given."""
+def _traffic(request: TuneRequest, signature: ModelSignature, config: ModelConfig, model_dir: Path) -> Workload:
+    """The workload as the config takes it: with lengths, where the model has a free axis and none are given.
+
+    Raises UsageError for requests of the user's own that the model does not take.
+    """
     if request.input_data is not None:
-        return request.workload
+        workload = fitted(request.workload, config)
+        rows = workload.batch[0] if config.max_batch_size else 1
+        check_input_data(request.input_data, expected_inputs(config), rows=rows)
+        return workload
     asked, batching = request.workload.lengths, config.max_batch_size > 0
     tokenizer, texts = tokenizer_of(request, model_dir), request.workload.texts
     found = traffic_lengths(asked, signature, tokenizer, batching=batching, texts=texts)
     lengths = fit_to_model(found, model_dir, asked=bool(asked))
-    return request.workload.model_copy(update={"lengths": lengths})
+    return fitted(request.workload.model_copy(update={"lengths": lengths}), config)
 
 
 def tokenizer_of(request: TuneRequest, model_dir: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -63,69 +63,76 @@ def _p(quantile: str) -> str:
 
 def panels(options: MonitoringOptions, *, cache: bool) -> list[Panel]:
     """What the dashboard shows, in the order in which one asks."""
-    p99_ms, queue_ms, may_fail = options.p99_us / 1_000, options.queue_us / 1_000, 1 - options.availability
+    return [*_for_clients(options), *_in_the_server(options), *_on_the_host(options, cache=cache)]
+
+
+def _for_clients(options: MonitoringOptions) -> Iterator[Panel]:
+    """What clients see, and how much of what was promised them is left."""
+    p99_ms, may_fail = options.p99_us / 1_000, 1 - options.availability
+    yield Panel("Requests", "reqps", "Answered requests.", (("{{model}}", _rate("nv_inference_request_success")),))
+    yield Panel(
+        "Latency",
+        "µs",
+        f"From the server's own summaries. The Slo is p99 of at most {p99_ms:g} ms.",
+        tuple((f"p{100 * float(q):g} {{{{model}}}}", _p(q)) for q in ("0.5", "0.95", "0.99")),
+    )
+    yield Panel(
+        "Slo attainment",
+        "percentunit",
+        f"Share of the last day in which p99 was at most {p99_ms:g} ms.",
+        (("{{model}}", f"avg_over_time(({_p('0.99')} <= bool {options.p99_us})[1d:{options.interval_s}s])"),),
+    )
+    yield Panel(
+        "Error budget left",
+        "percentunit",
+        f"Of the {may_fail:.2%} of requests that may fail, over the last day; below 0 it is spent.",
+        (("budget", f"1 - ({_failing('1d')}) / {may_fail:.6g}"),),
+    )
+
+
+def _in_the_server(options: MonitoringOptions) -> Iterator[Panel]:
+    """What requests wait for, and whether the setting still does what it was chosen for."""
     parts = ("queue", "compute_input", "compute_infer", "compute_output")
-    shown = [
-        Panel("Requests", "reqps", "Answered requests.", (("{{model}}", _rate("nv_inference_request_success")),)),
-        Panel(
-            "Latency",
-            "µs",
-            f"From the server's own summaries. The Slo is p99 of at most {p99_ms:g} ms.",
-            tuple((f"p{100 * float(q):g} {{{{model}}}}", _p(q)) for q in ("0.5", "0.95", "0.99")),
+    yield Panel(
+        "Where the time goes",
+        "µs",
+        f"Mean of a request. Queue time is as tuned up to {options.queue_us / 1_000:g} ms.",
+        (
+            *((f"{part} {{{{model}}}}", _each(f"nv_inference_{part}_duration_us")) for part in parts),
+            ("queue as tuned", f"vector({options.queue_us})"),
         ),
-        Panel(
-            "Slo attainment",
-            "percentunit",
-            f"Share of the last day in which p99 was at most {p99_ms:g} ms.",
-            (("{{model}}", f"avg_over_time(({_p('0.99')} <= bool {options.p99_us})[1d:{options.interval_s}s])"),),
+    )
+    yield Panel(
+        "Batch size achieved",
+        "short",
+        "Inferences an execution. At 1 under load, requests differ in shape or no instance is ever busy.",
+        (
+            ("{{model}}", f"{_rate('nv_inference_count')} / ({_rate('nv_inference_exec_count')} > 0)"),
+            *([("as tuned", f"vector({options.batch:.3g})")] if options.batch else []),
         ),
-        Panel(
-            "Error budget left",
-            "percentunit",
-            f"Of the {may_fail:.2%} of requests that may fail, over the last day; below 0 it is spent.",
-            (("budget", f"1 - ({_failing('1d')}) / {may_fail:.6g}"),),
-        ),
-        Panel(
-            "Where the time goes",
-            "µs",
-            f"Mean of a request. Queue time is as tuned up to {queue_ms:g} ms.",
-            (
-                *((f"{part} {{{{model}}}}", _each(f"nv_inference_{part}_duration_us")) for part in parts),
-                ("queue as tuned", f"vector({options.queue_us})"),
-            ),
-        ),
-        Panel(
-            "Batch size achieved",
-            "short",
-            "Inferences an execution. At 1 under load, requests differ in shape or no instance is ever busy.",
-            (
-                ("{{model}}", f"{_rate('nv_inference_count')} / ({_rate('nv_inference_exec_count')} > 0)"),
-                *([("as tuned", f"vector({options.batch:.3g})")] if options.batch else []),
-            ),
-        ),
-        Panel("Waiting requests", "short", "In the queue now.", (("{{model}}", _WAITING),)),
-        Panel(
-            "Failures by reason",
-            "reqps",
-            "Refusals of a full queue are counted by no metric of Triton's.",
-            (("{{model}} {{reason}}", "sum by (model, reason) (rate(nv_inference_request_failure[2m]))"),),
-        ),
-        Panel(
-            "CPU and memory",
-            "percentunit",
-            "Of the whole host.",
-            (("cpu", "nv_cpu_utilization"), ("memory", "nv_cpu_memory_used_bytes / nv_cpu_memory_total_bytes")),
-        ),
-    ]
+    )
+    yield Panel("Waiting requests", "short", "In the queue now.", (("{{model}}", _WAITING),))
+    yield Panel(
+        "Failures by reason",
+        "reqps",
+        "Refusals of a full queue are counted by no metric of Triton's.",
+        (("{{model}} {{reason}}", "sum by (model, reason) (rate(nv_inference_request_failure[2m]))"),),
+    )
+
+
+def _on_the_host(options: MonitoringOptions, *, cache: bool) -> Iterator[Panel]:
+    memory = "nv_cpu_memory_used_bytes / nv_cpu_memory_total_bytes"
+    yield Panel(
+        "CPU and memory", "percentunit", "Of the whole host.", (("cpu", "nv_cpu_utilization"), ("memory", memory))
+    )
     if options.gpu:
         memory = "nv_gpu_memory_used_bytes / nv_gpu_memory_total_bytes"
         busy = ("busy {{gpu_uuid}}", "nv_gpu_utilization")
-        shown.append(Panel("GPU", "percentunit", "Of each GPU.", (busy, ("memory {{gpu_uuid}}", memory))))
+        yield Panel("GPU", "percentunit", "Of each GPU.", (busy, ("memory {{gpu_uuid}}", memory)))
     if cache:
         hits, misses = (_rate(f"nv_cache_num_{what}_per_model") for what in ("hits", "misses"))
         share = ("{{model}}", f"{hits} / ({hits} + {misses} > 0)")
-        shown.append(Panel("Cache hits", "percentunit", "Share of requests answered from the cache.", (share,)))
-    return shown
+        yield Panel("Cache hits", "percentunit", "Share of requests answered from the cache.", (share,))
 
 
 def alerts(options: MonitoringOptions) -> list[dict[str, Any]]:
