@@ -191,7 +191,7 @@ def test_the_next_command_applies_the_overlay_that_fits(
         (["--memory", "512Mi"], "--memory: no memory is left for Triton (got 512Mi, 1073741824 bytes of it shared"),
         (["--image", "a b"], "--image: no name of an image"),
         (["--image", "../m"], "--image: no name of an image"),
-        (["--rate", "0"], "'--rate'"),
+        (["--rate", "0"], "--rate: out of range (got `0`; expected 0.001 to 1000000)"),
         (["--p99", "0s"], "--p99: too small"),
         (["--config-name", "../m"], "hardware name"),
     ],

@@ -21,6 +21,16 @@ def test_the_page_is_current(update_golden: bool) -> None:
     assert PAGE.read_text(encoding="utf-8") == page
 
 
+def test_every_option_says_by_itself_what_it_is() -> None:
+    """`--max-batch-size  Of an engine` is only half a sentence."""
+    for name, command, context in _commands():
+        assert command.help[0].isupper() and " " in command.help, name
+        for param in command.get_params(context):
+            told = (param.get_help_record(context) or ("", ""))[1]
+            if param.param_type_name == "option":
+                assert told and not told.startswith(("Of ", "[")), f"{name} {param.opts}: {told}"
+
+
 def _page() -> Iterator[str]:
     commands = list(_commands())
     yield "| command | what it does |"

@@ -49,30 +49,30 @@ models:
     llm: no-model
     export: {opset: 9}
 """
-    assert problems(tmp_path, text) == [
-        "./tritune.yaml:1:1: `version`: the file is for a newer tritune (got 2; expected 1)"
-        " | update tritune, or write the keys that `tritune init` writes and `version: 1`",
-        "./tritune.yaml:2:1: `release`: YAML reads it as a number: put it in quotes, as in \"24.10\" (got 24.1)",
-        "./tritune.yaml:3:1: unknown key `modles` | did you mean `models`?",
-        "./tritune.yaml:6:5: unknown key `sorce` | did you mean `source`?",
-        "./tritune.yaml:7:5: `models.minilm.slo`: not a duration (got `50`; expected a number with a unit"
-        " (us, µs, ms, s, m, min, h), like `2ms`) | `p99<50ms`?",
-        "./tritune.yaml:9:7: unknown key `budgt` | did you mean `budget`?",
-        "./tritune.yaml:10:7: `models.minilm.tune.price_per_hour`: expected a valid number,"
-        " unable to parse string as a number (got 'much')",
-        "./tritune.yaml:11:7: unknown key `slo` | it is a key of `models.minilm`",
-        "./tritune.yaml:13:7: `models.minilm.config.max_batch_size`: expected a valid integer (got '-x')",
-        "./tritune.yaml:14:7: `models.minilm.config.kind`: expected 'auto', 'cpu', 'gpu' or 'model' (got 'tpu')",
-        "./tritune.yaml:15:7: `models.minilm.config.instances`: out of range (got 0; expected 1 or more)",
-        "./tritune.yaml:16:16: unknown key `concurency` | did you mean `concurrency`?",
-        "./tritune.yaml:16:31: `models.minilm.workload.seed`: out of range (got -1; expected 0 or more)",
-        "./tritune.yaml:18:5: `models.other.source`: no such directory (expected a Hugging Face model directory, a hub id,"
-        " or bundled:minilm) | check the path; a hub id looks like `sentence-transformers/all-MiniLM-L6-v2`",
-        "./tritune.yaml:19:5: `models.other.llm`: there is no such file or directory (got `no-model`; expected a path"
-        " from .)",
-        "./tritune.yaml:19:5: `source` and `llm` exclude each other | keep one of them",
-        "./tritune.yaml:20:14: `models.other.export.opset`: out of range (got 9; expected 14 or more)",
-    ]
+    expected = """
+./tritune.yaml:1:1: `version`: the file is for a newer tritune (got 2; expected 1)\
+ | update tritune, or write the keys that `tritune init` writes and `version: 1`
+./tritune.yaml:2:1: `release`: YAML reads it as a number: put it in quotes, as in "24.10" (got 24.1)
+./tritune.yaml:3:1: unknown key `modles` | did you mean `models`?
+./tritune.yaml:6:5: unknown key `sorce` | did you mean `source`?
+./tritune.yaml:7:5: `models.minilm.slo`: not a duration (got `50`; expected a number with a unit\
+ (us, µs, ms, s, m, min, h), like `2ms`) | `p99<50ms`?
+./tritune.yaml:9:7: unknown key `budgt` | did you mean `budget`?
+./tritune.yaml:10:7: `models.minilm.tune.price_per_hour`: expected a valid number\
+, unable to parse string as a number (got 'much')
+./tritune.yaml:11:7: unknown key `slo` | it is a key of `models.minilm`
+./tritune.yaml:13:7: `models.minilm.config.max_batch_size`: expected a valid integer (got '-x')
+./tritune.yaml:14:7: `models.minilm.config.kind`: expected 'auto', 'cpu', 'gpu' or 'model' (got 'tpu')
+./tritune.yaml:15:7: `models.minilm.config.instances`: out of range (got 0; expected 1 or more)
+./tritune.yaml:16:16: unknown key `concurency` | did you mean `concurrency`?
+./tritune.yaml:16:31: `models.minilm.workload.seed`: out of range (got -1; expected 0 or more)
+./tritune.yaml:18:5: `models.other.source`: no such directory (expected a Hugging Face model directory, a hub id,\
+ or bundled:minilm) | check the path; a hub id looks like `sentence-transformers/all-MiniLM-L6-v2`
+./tritune.yaml:19:5: `models.other.llm`: there is no such file or directory (got `no-model`; expected a path from .)
+./tritune.yaml:19:5: `source` and `llm` exclude each other | keep one of them
+./tritune.yaml:20:14: `models.other.export.opset`: out of range (got 9; expected 14 or more)
+"""
+    assert problems(tmp_path, text) == expected.strip().splitlines()
 
 
 @pytest.mark.parametrize(

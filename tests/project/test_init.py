@@ -18,13 +18,13 @@ from tooling.cli import build
 def test_a_file_from_options(run_cli: Callable[..., Any], tmp_path: Path) -> None:
     file = tmp_path / "tritune.yaml"
     made = run_cli(
-        *("init", "--file", file, "--source", "org/My Model", "--pipeline", "text", "--slo", "p99<50ms,throughput"),
+        *("init", "--file", file, "--source", "org/My-Model", "--pipeline", "text", "--slo", "p99<50ms,throughput"),
         *("--request-rate", "40", "--owner", "search: team", "--deploy", "compose", "--deploy", "kubernetes"),
     )
     assert made.code == 0, made.err
     project = build.read(file)
     model = project.models["my-model"]
-    assert (model.source, model.slo, model.workload) == ("org/My Model", "p99<50ms,throughput", {"request_rate": 40.0})
+    assert (model.source, model.slo, model.workload) == ("org/My-Model", "p99<50ms,throughput", {"request_rate": 40.0})
     assert model.export is not None and model.export.given() == {"pipeline": "text"}
     assert project.owner == "search: team"
     assert project.deploy is not None and project.deploy.compose and project.deploy.kubernetes

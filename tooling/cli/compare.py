@@ -38,7 +38,9 @@ def compare(
     request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second, sent on schedule."),
     lengths: str = typer.Option("", metavar="N,…", help="Token lengths of the requests. Default: real sentences."),
     workload: Path | None = typer.Option(None, metavar="FILE", help=WORKLOAD_HELP),
-    objective: _Metric | None = typer.Option(None, help="[throughput with clients, p95 under a rate]"),
+    objective: _Metric | None = typer.Option(
+        None, help="What to make better [throughput with clients, p95 under a rate]."
+    ),
     budget: str = typer.Option("60s", metavar="TIME", help="Start nothing new that would take longer in all."),
     study: Path | None = typer.Option(None, help="Directory of the study; resumed if it is there."),
     tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),

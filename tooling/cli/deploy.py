@@ -39,11 +39,13 @@ _OUTPUT = typer.Option(..., "--output", "-o", metavar="DIR", help="Where the fil
 _RELEASE = typer.Option(None, "--release", metavar="YY.MM", help="Triton's release. Default: the tested one.")
 _CONFIG_NAME = typer.Option(None, metavar="NAME", help="Serve configs/NAME.pbtxt where there is one.")
 _CONTROL = typer.Option("none", help="none loads all models once; explicit and poll allow changes while serving.")
-_CACHE = sized("--cache-size", "Of the response cache, when a model wants one. Default: 100MiB.")
+_CACHE = sized("--cache-size", "Size of the response cache, when a model wants one. Default: 100MiB.")
 _OWNER = typer.Option("unowned", metavar="NAME", help="Who is called: a label of every alert.")
 _P99 = timed("--p99", "The p99 to keep: an alert above it.", "100ms", _LEAST_TIME)
 _QUEUE = timed(
-    "--queue-target", "Queue time that is still as tuned: an alert above. Default: by --study, else 10ms.", least=_LEAST_TIME
+    "--queue-target",
+    "Queue time that is still as tuned: an alert above. Default: by --study, else 10ms.",
+    least=_LEAST_TIME,
 )
 _STUDY = typer.Option(None, metavar="DIR", help="Take from this tuning what a server does: capacity, queue, batch.")
 _PINNED = sized("--pinned-pool", "Pinned host memory. Default: Triton's, 256MiB.")
@@ -134,7 +136,7 @@ def kubernetes(
     pinned_pool: str | None = _PINNED,
     cuda_pool: str | None = _CUDA,
     name: str | None = typer.Option(
-        None, callback=heeding(_read_name), help="Of the objects. Default: the repository's name."
+        None, callback=heeding(_read_name), help="Name of the objects. Default: the repository's name."
     ),
     study: Path | None = _STUDY,
     rate: float | None = typer.Option(
@@ -204,7 +206,7 @@ def kubernetes(
 @app.command()
 def split(
     context: typer.Context,
-    name: str = typer.Option(..., help="Of the objects that serve now; the new version's are NAME-next."),
+    name: str = typer.Option(..., help="Name of the objects that serve now; the new version's are NAME-next."),
     percent: int = typer.Option(..., min=0, max=100, help="The share of the new version."),
     output: Path = _OUTPUT,
     force: bool = _FORCE,

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from export.options import INLINE_BYTES, OPSETS, ExportOptions
-
 from tooling.cli.app import console_of
 from tooling.cli.engine import SETTINGS, Builder, EngineAsk, export_engine, parse_settings
-
 from tooling.cli.options import CLIENTS, MOST, counted, counts, heeding, repeated, size_bytes
 from tooling.cli.text_pipeline import Invalid, Padding, Pipeline, TextAsk, write_clients_of, write_pipeline
 from tooling.errors import UsageError
@@ -74,10 +72,14 @@ def export(
         help="Put larger weights into a file of their own; default: 2GB, which is as much as fits.",
     ),
     file_format: _Format = typer.Option("onnx", "--format", help="tensorrt: an engine, from ONNX or any source."),
-    max_batch_size: int | None = typer.Option(None, min=1, max=MOST, help="Of an engine; default: 8."),
+    max_batch_size: int | None = typer.Option(None, min=1, max=MOST, help="Largest batch of an engine; default: 8."),
     workload: Path | None = typer.Option(None, metavar="FILE", help="Traffic that an engine's profiles are made for."),
-    builder: Builder | None = typer.Option(None, help="Of an engine. Default: container, else trtexec, else python."),
-    engine: list[str] = repeated("--engine", "KEY=VALUE", parse_settings, f"Of an engine: {', '.join(SETTINGS)}."),
+    builder: Builder | None = typer.Option(
+        None, help="What builds an engine. Default: container, else trtexec, else python."
+    ),
+    engine: list[str] = repeated(
+        "--engine", "KEY=VALUE", parse_settings, f"A setting of an engine: {', '.join(SETTINGS)}."
+    ),
     print_command: bool = typer.Option(False, "--print-command", help="Show how an engine would be built."),
     trust_remote_code: bool = typer.Option(False, "--trust-remote-code", help="Run Python that the model comes with."),
     force: bool = typer.Option(
@@ -92,7 +94,7 @@ def export(
     buckets: str = counted("--buckets", "Lengths in tokens to pad to, like 128,256,512."),
     texts: Path | None = typer.Option(None, metavar="FILE", help="Real texts, one a line, to find buckets for."),
     curve: Path | None = typer.Option(
-        None, metavar="FILE", help="Of `tritune profile` [.tritune/curves/NAME_model-…]."
+        None, metavar="FILE", help="Service curve of `tritune profile` [.tritune/curves/NAME_model-…]."
     ),
     concurrency: int | None = typer.Option(None, min=1, max=MOST, help=f"Clients to decide for [{CLIENTS}]."),
     max_tokens: int | None = typer.Option(None, min=1, max=MOST, help="Cut texts here. Default: the model's limit."),

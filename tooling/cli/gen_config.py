@@ -93,9 +93,7 @@ def gen_config(
     states: list[str] = pairs("--state", "INPUT=OUTPUT", "Tensors that Triton keeps between."),
     iterative: bool | None = typer.Option(None, help="Sequences that the model itself continues."),
     ragged: list[str] = typer.Option([], "--ragged", metavar="NAME", help="An input whose requests have any length."),
-    batch_inputs: list[str] = pairs(
-        "--batch-input", "NAME=KIND:SOURCE", "An input with the lengths of a ragged one."
-    ),
+    batch_inputs: list[str] = pairs("--batch-input", "NAME=KIND:SOURCE", "An input with the lengths of a ragged one."),
     instances: int | None = typer.Option(
         None, min=1, max=MOST, help="Copies of the model (on each GPU). Default: left to Triton."
     ),
@@ -162,7 +160,9 @@ def gen_config(
         help="A second model for urgent requests.",
         rich_help_panel=_LLM,
     ),
-    form: Form | None = typer.Option(None, help="Of TensorRT-LLM. Default: by the release.", rich_help_panel=_LLM),
+    form: Form | None = typer.Option(
+        None, help="How TensorRT-LLM is served. Default: by the release.", rich_help_panel=_LLM
+    ),
     engine: list[str] = typer.Option(
         [],
         metavar="KEY=VALUE",

@@ -37,7 +37,7 @@ def init(
     file: Path = build.FILE,
     source: str | None = typer.Option(None, help="Hugging Face directory or hub id of a model to export."),
     llm: str | None = typer.Option(None, metavar="DIR", help="Hugging Face directory of a language model to serve."),
-    name: str | None = typer.Option(None, help="Of the model in the repository. Default: the source's."),
+    name: str | None = typer.Option(None, help="Name of the model in the repository. Default: the source's."),
     pipeline: Pipeline | None = typer.Option(None, help="`text`: with --source, a service that takes texts."),
     repository: str | None = typer.Option(
         None, metavar="DIR", help=f"Model repository [{_REPOSITORY}]; the models in it are taken into the project."
@@ -48,9 +48,11 @@ def init(
     request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second instead."),
     slo: str | None = typer.Option(None, metavar="TERMS", help="Limits and goal, like `p99<50ms,throughput`."),
     tune: bool = typer.Option(True, help="Measure, and choose the settings."),
-    release: str | None = typer.Option(None, metavar="YY.MM", help="The Triton that will serve. Default: the tested."),
+    release: str | None = typer.Option(
+        None, metavar="YY.MM", help="The Triton that will serve. Default: the tested one."
+    ),
     owner: str | None = typer.Option(None, metavar="NAME", help="Who stands by it."),
-    deploy: list[Kind] = typer.Option([], help="Files for a service; may be repeated."),
+    deploy: list[Kind] = typer.Option([], help="Write the files for a service too; may be repeated."),
     schema: bool = typer.Option(False, "--schema", help="Print the JSON schema of the project file; write nothing."),
     force: bool = typer.Option(False, "--force", help="Replace a project file that is there."),
 ) -> None:

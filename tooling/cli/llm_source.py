@@ -13,7 +13,6 @@ from tooling.cli.config_source import Source
 from tooling.cli.options import size_bytes
 from tooling.errors import MissingError, UsageError, suggest
 
-
 if TYPE_CHECKING:
     from tooling.llm.model_facts import ModelFacts
     from tooling.llm.plan import CacheType, Speculation, Wants

@@ -33,7 +33,9 @@ def serve(
     ),
     http_port: int = typer.Option(8000, "--http-port", min=0, max=65535, help="Port of HTTP; 0 takes any free one."),
     grpc_port: int = typer.Option(8001, "--grpc-port", min=0, max=65535, help="Port of gRPC; 0 takes any free one."),
-    metrics_port: int = typer.Option(8002, "--metrics-port", min=0, max=65535, help="Port of the metrics; 0 takes any free one."),
+    metrics_port: int = typer.Option(
+        8002, "--metrics-port", min=0, max=65535, help="Port of the metrics; 0 takes any free one."
+    ),
     keep_going: bool = typer.Option(False, "--keep-going", help="Serve the other models when some are refused."),
 ) -> None:
     """Serve a model repository with the embedded Triton on 127.0.0.1 until Ctrl-C.

@@ -27,12 +27,14 @@ def attach(app: typer.Typer) -> None:
 def simulate(
     context: typer.Context,
     model: Path | None = typer.Argument(None, metavar="MODEL_DIR|CONFIG", help="A model directory or a config.pbtxt."),
-    curve: Path | None = typer.Option(None, metavar="FILE", help="Of `tritune profile` [.tritune/curves/…]."),
+    curve: Path | None = typer.Option(
+        None, metavar="FILE", help="Service curve of `tritune profile` [.tritune/curves/…]."
+    ),
     concurrency: int | None = typer.Option(
         None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."
     ),
     request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second, sent on schedule."),
-    distribution: Distribution = typer.Option("constant", help="Of the sending times."),
+    distribution: Distribution = typer.Option("constant", help="How the sending times are spread."),
     burst: int = typer.Option(1, min=1, max=MOST, help="Requests that are sent at a time, at a rate."),
     workload: Path | None = typer.Option(None, metavar="FILE", help=WORKLOAD_HELP),
     lengths: str = typer.Option("", metavar="N,…", help="Token lengths of the requests. Default: the curve's."),
@@ -46,7 +48,7 @@ def simulate(
         None, min=1, metavar="N", help="Compare 1 to N lengths to pad to, and no padding."
     ),
     requests: int = typer.Option(20_000, min=100, max=MOST, help="How many requests to play."),
-    seed: int = typer.Option(0, min=0, help="Of random sending times and scatter."),
+    seed: int = typer.Option(0, min=0, help="Fixes random sending times and scatter."),
     scenario: Path | None = typer.Option(
         None, metavar="FILE", help="Play one scenario: its own times and service law."
     ),

@@ -20,7 +20,7 @@ _DIRECTORY = typer.Argument(None, metavar="DIR", help="The study. Default: the n
 
 @app.command("show")
 def show(context: typer.Context, directory: Path | None = _DIRECTORY) -> None:
-    """What it was made under, by which command lines, and what came out."""
+    """Show a study: what it was made under, by which command lines, and what came out."""
     study = _open(directory)
     data = {"header": study.header, "result": study.result.to_dict() if study.result else None}
     console_of(context).result({"study": str(study.directory), **data}, f"study: {study.directory}\n{study.text()}")
@@ -32,7 +32,7 @@ def rows(
     directory: Path | None = _DIRECTORY,
     csv: bool = typer.Option(False, "--csv", help="As CSV with every figure, for a spreadsheet."),
 ) -> None:
-    """Every run, in the order of measurement."""
+    """Show every run of a study, in the order of measurement."""
     from perf.studies import as_csv
     from tooling.console import table
 
@@ -45,7 +45,7 @@ def rows(
 
 @app.command("best")
 def best(context: typer.Context, directory: Path | None = _DIRECTORY) -> None:
-    """The setting that was chosen or has won. Exit 1 when there is none."""
+    """Show the setting that was chosen or has won. Exit 1 when there is none."""
     from perf.result import TuneResult
 
     study = _open(directory)
@@ -74,7 +74,7 @@ def best(context: typer.Context, directory: Path | None = _DIRECTORY) -> None:
 
 @app.command("frontier")
 def frontier(context: typer.Context, directory: Path | None = _DIRECTORY) -> None:
-    """The settings that no other one beats in both throughput and p99."""
+    """Show the settings that no other one beats in both throughput and p99."""
     from perf.studies import as_table
 
     study = _open(directory)

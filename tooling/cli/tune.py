@@ -63,12 +63,14 @@ def tune(
     workload: Path | None = typer.Option(None, metavar="FILE", help=WORKLOAD_HELP),
     lengths: str = counted("--lengths", "Token lengths of the requests. Default: real sentences."),
     output_lengths: str = counted(
-        "--output-lengths", "Of a vLLM model: tokens to generate, drawn from these [16,64,128]."
+        "--output-lengths", "Tokens that a vLLM model generates, drawn from these [16,64,128]."
     ),
     input_data: Path | None = typer.Option(
         None, metavar="FILE", help="Your own requests, in perf_analyzer's JSON; implies --direct."
     ),
-    objective: _Metric | None = typer.Option(None, help="[throughput with clients, p95 under a rate]"),
+    objective: _Metric | None = typer.Option(
+        None, help="What to make better [throughput with clients, p95 under a rate]."
+    ),
     max_p99: str = timed("--max-p99", "A setting must keep this p99, like 50ms.", ""),
     instances: str = counted("--instances", "Instance counts to try. Default: from the cores."),
     threads: str = counted("--threads", "Threads per instance to try. Default: from the cores."),
@@ -93,7 +95,7 @@ def tune(
         None, min=0.001, max=MOST, metavar="R", help="Say how many such servers answer R requests a second."
     ),
     price_per_hour: float | None = typer.Option(
-        None, min=0, max=MOST, metavar="P", help="Of such a server: say what a million requests cost."
+        None, min=0, max=MOST, metavar="P", help="Price of such a server: say what a million requests cost."
     ),
     owner: str = typer.Option("", metavar="NAME", help="Who stands by the decision [the user's login name]."),
     from_model_analyzer: Path | None = typer.Option(
@@ -106,7 +108,7 @@ def tune(
         "a config file, or settings such as parameters[execution_mode]=1. Repeat it for several.",
     ),
     weight: list[str] = typer.Option(
-        [], metavar="NAME=W", help="Of several models: how much the gain of one counts [1]."
+        [], metavar="NAME=W", help="How much the gain of one of several models counts [1]."
     ),
     direct: bool = typer.Option(False, "--direct", help="Search by measurement alone, without the simulator."),
     study: Path | None = typer.Option(None, help="Directory of the study; resumed if it is there."),

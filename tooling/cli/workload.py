@@ -38,7 +38,7 @@ def from_texts(
         None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."
     ),
     request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second, sent on schedule."),
-    distribution: Distribution = typer.Option("constant", help="Of the sending times."),
+    distribution: Distribution = typer.Option("constant", help="How the sending times are spread."),
     burst: int = typer.Option(1, min=1, max=MOST, help="Requests that are sent at a time, at a rate."),
     duration: str = _DURATION,
     keep_texts: bool = _KEEP,
@@ -71,7 +71,7 @@ def from_log(
     time_column: str | None = typer.Option(None, metavar="NAME", help="Column or field of the time."),
     length_column: str | None = typer.Option(None, metavar="NAME", help="Column or field of the length in tokens."),
     text_column: str | None = _COLUMN,
-    time_unit: Literal["s", "ms", "us", "ns"] | None = typer.Option(None, help="Of times that are numbers."),
+    time_unit: Literal["s", "ms", "us", "ns"] | None = typer.Option(None, help="Unit of times that are numbers."),
     arrivals: Literal["trace", "poisson", "constant"] = typer.Option(
         "trace", help="The very times of the log, or its mean rate, at random or evenly spaced."
     ),

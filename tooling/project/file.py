@@ -117,13 +117,12 @@ def _traffic(value: Any, info: ValidationInfo) -> Any:
         raise ValueError("expected the name of a workload file, or its keys, such as `{concurrency: 8}`")
     found: list[Found] = []
     texts = value.get("texts")
-    named = isinstance(texts, str)
     try:
-        Workload.model_validate({**value, "texts": ["a"]} if named else value)
+        Workload.model_validate({**value, "texts": ["a"]} if isinstance(texts, str) else value)
     except ValidationError as error:
         found += found_in(error, Workload)
     try:
-        if named:
+        if isinstance(texts, str):
             existing(texts, info)
     except Wrong as error:
         found += (replace(one, loc=("texts",)) for one in error.found)

@@ -51,9 +51,7 @@ FORMS: Final[Mapping[str, Form]] = {
     "all|none|IDS": Form(r"[0-9A-Za-z/-]+(\s*,\s*[0-9A-Za-z/-]+)*", ("string", "integer"), {"minimum": 0}),
     "BATCHxLENGTH": Form("[1-9][0-9]{0,5}x[1-9][0-9]{0,5}"),
     "NAME:TYPE:DIMS": Form(".+:[A-Za-z0-9_]+:[-,0-9]*"),
-    "QUANTITY": Form(
-        r"[0-9]{1,15}(\.[0-9]{1,9})?(m|k|Ki|[MGTPE]i?)?", ("string", "number"), {"exclusiveMinimum": 0}
-    ),
+    "QUANTITY": Form(r"[0-9]{1,15}(\.[0-9]{1,9})?(m|k|Ki|[MGTPE]i?)?", ("string", "number"), {"exclusiveMinimum": 0}),
     "URL": Form("(s3|gs)://.+"),
     "NAME[:KEY=VALUE,…]": Form("(tensorrt|cuda|openvino)(:.*)?"),
     **dict.fromkeys(("KEY=VALUE", "NAME=KIND", "INPUT=OUTPUT", "NAME=KIND:SOURCE", "NAME=N"), _PAIR),
