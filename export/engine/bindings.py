@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,10 +25,11 @@ def available() -> bool:
 def build(request: EngineRequest) -> None:
     """Write `request.plan` and update its timing cache.
 
-    Raises UsageError when the package is of another major version than the target release has, and ExternalError when
-    the parser or the builder fails. Members of enums are looked up by name: their numbers differ between 10 and 11, and
-    11 dropped the precision flags.
+    Raises UsageError when the package is of another major version than the target release has, or the timing cache of
+    another version or GPU, and ExternalError when the parser or the builder fails. Members of enums are looked up by
+    name: their numbers differ between 10 and 11, and 11 dropped the precision flags.
     """
+    os.environ.update(request.only_gpu)  # before CUDA starts
     import tensorrt as trt
 
     if trt.__version__.partition(".")[0] != str(request.tensorrt_major):
@@ -89,4 +91,7 @@ def _configure(trt: Any, config: trt.IBuilderConfig, request: EngineRequest) -> 
         config.hardware_compatibility_level = getattr(trt.HardwareCompatibilityLevel, level)
     if request.timing_cache is not None:
         known = request.timing_cache.read_bytes() if request.timing_cache.is_file() else b""
-        config.set_timing_cache(config.create_timing_cache(known), ignore_mismatch=False)
+        cache = config.create_timing_cache(known)
+        if not cache or not config.set_timing_cache(cache, ignore_mismatch=False):
+            hint = "give another file, or delete it: it is written anew"
+            raise UsageError("a timing cache of another TensorRT or GPU", where=request.timing_cache, hint=hint)

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from export.engine import bindings
 from export.engine.request import EngineRequest, check_request, overflow_warning
-from export.engine.trtexec import container_command, trtexec_arguments
+from export.engine.trtexec import container_command, local_command, written_shapes
 from tooling.console import Console
 from tooling.errors import ExternalError, MissingError
 from tooling.repository import staging, write_atomic, writing
@@ -39,7 +39,7 @@ def command_of(request: EngineRequest, builder: Builder | None) -> tuple[str, ..
     """The command that would build the engine; the container's unless a local trtexec is asked for."""
     check_request(request)
     if builder == "trtexec":
-        return ("trtexec", *trtexec_arguments(request))
+        return local_command(request)
     return container_command(request)
 
 
@@ -47,6 +47,30 @@ def shell_line(request: EngineRequest, builder: Builder | None = None) -> str:
     """The command as a shell takes it; docker mounts only directories that are there."""
     folders = shlex.join(map(str, _folders(request)))
     return f"mkdir -p {folders} && {shlex.join(command_of(request, builder))}"
+
+
+def without_plan(request: EngineRequest) -> str:
+    """The command that lets ONNX Runtime build such an engine itself, at load, on whatever GPU it finds: one profile
+    for all shapes of the request's."""
+    signature, onnx, given = request.graph.signature, request.graph.path, []
+    assert signature is not None  # `check_source` passed
+    dynamic = [tensor.name for tensor in signature.inputs if -1 in tensor.dims]
+    if request.profiles and dynamic:
+        low, high = request.profiles[0], request.profiles[-1]
+        for key, shapes in (("min", low.smallest), ("opt", high.best), ("max", high.largest)):
+            given.append(f"trt_profile_{key}_shapes={written_shapes(shapes, dynamic)}")
+    given += [] if request.strongly_typed else ["precision_mode=FP16"]
+    given += ["trt_engine_cache_enable=1", f"trt_engine_cache_prefix={request.plan.parent.parent.name}"]
+    in_model = onnx.parent.name.isdecimal()
+    model = [str(onnx.parent.parent)] if in_model else [str(onnx), "--stdout"]
+    batches = [profile.batches[1] for profile in request.profiles if signature.can_batch]
+    largest = ["--max-batch-size", str(max(batches))] if batches else []
+    return shlex.join(
+        [
+            *("tritune", "gen-config", *model, "--backend", "onnxruntime", *largest),
+            *("--accelerator", f"tensorrt:{','.join(given)}"),
+        ]
+    )
 
 
 def _folders(request: EngineRequest) -> list[Path]:
@@ -157,15 +181,18 @@ def _compute_capability(request: EngineRequest) -> str:
 
 
 def _elsewhere(request: EngineRequest) -> str:
-    return f"run on the machine with the GPU: {shell_line(request)}"
+    return (
+        f"run on the machine with the GPU: {shell_line(request)}; or serve the ONNX file and let ONNX Runtime build an "
+        f"engine at load: {without_plan(request)}"
+    )
 
 
-def _run(command: Sequence[str], where: Path) -> None:
+def _run(program: str, command: Sequence[str], where: Path) -> None:
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:
         tail = "\n".join(done.stdout.splitlines()[-_LOG_LINES:])
         raise ExternalError(
-            f"{command[0]} built no engine (exit {done.returncode})",
+            f"{program} built no engine (exit {done.returncode})",
             where=where,
             got=tail or "no output",
             hint=f"run it yourself: {shlex.join(command)}",
@@ -173,11 +200,11 @@ def _run(command: Sequence[str], where: Path) -> None:
 
 
 def _in_container(request: EngineRequest) -> None:
-    _run(container_command(request), request.graph.path)
+    _run("docker", container_command(request), request.graph.path)
 
 
 def _with_trtexec(request: EngineRequest) -> None:
-    _run(("trtexec", *trtexec_arguments(request)), request.graph.path)
+    _run("trtexec", local_command(request), request.graph.path)
 
 
 _BUILD: Final[Mapping[Builder, Callable[[EngineRequest], None]]] = {

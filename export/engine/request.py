@@ -44,6 +44,12 @@ class EngineRequest:
         return int((self.release.tensorrt or "0").partition(".")[0])
 
     @property
+    def only_gpu(self) -> dict[str, str]:
+        """Variables that leave CUDA the GPU `gpu` alone, counted as nvidia-smi and docker do: CUDA itself begins with
+        the fastest."""
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(self.gpu)}
+
+    @property
     def strongly_typed(self) -> bool:
         """Whether types come from the ONNX file: by default, and always since TensorRT 11."""
         return not self.fp16 or self.tensorrt_major >= 11

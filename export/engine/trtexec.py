@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -17,6 +17,12 @@ _LEVELS: Final = {"ampere+": "ampere+", "same-compute-capability": "sameComputeC
 def trtexec_arguments(request: EngineRequest) -> tuple[str, ...]:
     """What follows `trtexec` on the command line, with the paths of this machine."""
     return tuple(_arguments(request, request.graph.path, request.plan, request.timing_cache))
+
+
+def local_command(request: EngineRequest) -> tuple[str, ...]:
+    """The whole command for the trtexec on the PATH, on the GPU that is asked for."""
+    pinned = (f"{name}={value}" for name, value in request.only_gpu.items())
+    return ("env", *pinned, "trtexec", *trtexec_arguments(request))
 
 
 def container_command(request: EngineRequest) -> tuple[str, ...]:
@@ -86,8 +92,9 @@ def _precision(request: EngineRequest) -> Iterator[str]:
 def _shapes(profile: Profile, dynamic: Sequence[str]) -> Iterator[str]:
     """trtexec refuses shapes of inputs that have no free axis."""
     for flag, shapes in (("min", profile.smallest), ("opt", profile.best), ("max", profile.largest)):
-        yield f"--{flag}Shapes={','.join(f'{name}:{_by_x(shapes[name])}' for name in dynamic)}"
+        yield f"--{flag}Shapes={written_shapes(shapes, dynamic)}"
 
 
-def _by_x(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))
+def written_shapes(shapes: Mapping[str, tuple[int, ...]], names: Sequence[str]) -> str:
+    """`input_ids:1x128,attention_mask:1x128`, for inputs of these names."""
+    return ",".join(f"{name}:{'x'.join(map(str, shapes[name]))}" for name in names)

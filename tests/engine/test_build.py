@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from export.engine.build import build_engine, shell_line
+from export.engine.build import build_engine, shell_line, without_plan
 from export.engine.request import EngineRequest
 from export.engine.trtexec import container_command
 from tooling.console import Console
-from tooling.errors import MissingError
+from tooling.errors import ExternalError, MissingError
 
 Make = Callable[..., EngineRequest]
 SILENT = Console(quiet=True)
@@ -29,7 +29,8 @@ def test_no_builder_at_all(request_for: Make) -> None:
         build_engine(request, "trtexec", "0" * 64, SILENT)
     (problem,) = raised.value.problems
     assert problem.hint == (
-        f"run on the machine with the GPU: mkdir -p {request.plan.parent} && {shlex.join(container_command(request))}"
+        f"run on the machine with the GPU: mkdir -p {request.plan.parent} && {shlex.join(container_command(request))}; "
+        f"or serve the ONNX file and let ONNX Runtime build an engine at load: {without_plan(request)}"
     )
     assert not request.plan.parent.exists()
 
@@ -44,6 +45,21 @@ def test_a_builder_without_a_gpu(request_for: Make, tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="no GPU 0 to build the engine on"):
         build_engine(request, None, "0" * 64, SILENT)
     assert not request.plan.parent.exists()
+
+
+def test_a_local_trtexec_gets_the_gpu_that_is_asked_for(
+    request_for: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As nvidia-smi counts, whose answer goes into the sidecar; and it is named when it fails."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    (tmp_path / "bin").mkdir()
+    for name, script in (("nvidia-smi", "echo 9.0"), ("trtexec", "env | grep ^CUDA_; exit 9")):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    with pytest.raises(ExternalError, match=r"trtexec built no engine \(exit 9\)") as raised:
+        build_engine(request_for("24.10", gpu=1), "trtexec", "0" * 64, SILENT)
+    said = str(raised.value.problems[0].got)
+    assert {"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=1"} <= set(said.splitlines())
 
 
 def test_docker_mounts_only_what_is_there(request_for: Make, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def test_profiles_from_buckets(run_cli: Run, encoder: Callable[..., Path], tmp_p
 
 def test_the_longest_input_of_an_exported_model(run_cli: Run, encoder: Callable[..., Path], tmp_path: Path) -> None:
     words = command(run_cli, encoder(), tmp_path, "--max-tokens", "200", "--builder", "trtexec", "--engine", "opt=2x50")
-    assert words[0] == "trtexec"
+    assert words[:4] == ["env", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=0", "trtexec"]
     assert "--optShapes=input_ids:2x50,attention_mask:2x50" in words
     assert "--maxShapes=input_ids:8x200,attention_mask:8x200" in words
 
@@ -189,3 +190,26 @@ def test_without_a_gpu_the_command_is_told(
     assert (done.code, done.out) == (3, "")
     assert "hint: run on the machine with the GPU: mkdir -p " in done.err
     assert not (tmp_path / "r").exists()
+
+
+def test_without_a_gpu_the_way_without_a_plan_is_told_and_fits(
+    run_cli: Run, encoder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime's own engine: the same shapes and precision, and nothing that check finds wrong."""
+    onnx = tmp_path / "models" / "enc" / "1" / "model.onnx"
+    onnx.parent.mkdir(parents=True)
+    encoder().rename(onnx)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    argv = ("--format", "tensorrt", "--buckets", "32,64", "--max-batch-size", 16, "--precision", "fp16")
+    done = run_cli("export", onnx, "-r", tmp_path / "r", *argv)
+    assert done.code == 3
+    command = shlex.split(done.err.partition("build an engine at load: ")[2].splitlines()[0])
+    assert command[:3] == ["tritune", "gen-config", str(tmp_path / "models" / "enc")]
+    made = run_cli(*command[1:])
+    assert made.code == 0, made.err
+    text = (tmp_path / "models" / "enc" / "config.pbtxt").read_text()
+    assert 'value: "input_ids:16x64,attention_mask:16x64"' in text
+    for word in ('"trt_profile_min_shapes"', '"FP16"', '"trt_engine_cache_enable"', "max_batch_size: 16"):
+        assert word in text
+    found = run_cli("check", tmp_path / "models", "--json").json["data"]["findings"]
+    assert [one["rule"] for one in found if one["severity"] != "info"] == []
