@@ -9,6 +9,22 @@ from typing import Any, Final
 HALF_MAX: Final = 65504.0
 
 
+def spell_out(graph: Any) -> None:
+    """Write the numbers that Constant operators hold as plain floats as tensors, in subgraphs too: `constants` finds
+    those, and so do tools that convert types."""
+    from onnx import TensorProto, helper
+
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                spell_out(attribute.g)
+            elif node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
+                one = attribute.name == "value_float"
+                values = [attribute.f] if one else list(attribute.floats)
+                tensor = helper.make_tensor(node.output[0], TensorProto.FLOAT, [] if one else [len(values)], values)
+                attribute.CopyFrom(helper.make_attribute("value", tensor))
+
+
 def constants(graph: Any) -> Iterator[tuple[str, Any]]:
     """The name and tensor of each weight, and of each tensor that an operator holds, in subgraphs too."""
     for tensor in graph.initializer:
@@ -32,11 +48,13 @@ def beyond_half(path: Path) -> dict[str, float]:
     from onnx.checker import ValidationError
 
     found = {}
-    for name, tensor in constants(onnx.load(path, load_external_data=False).graph):
-        if tensor.data_type not in (tensor.FLOAT, tensor.DOUBLE):
+    graph = onnx.load(path, load_external_data=False).graph
+    spell_out(graph)
+    for name, tensor in constants(graph):
+        if tensor.data_type not in (tensor.FLOAT, tensor.DOUBLE, tensor.BFLOAT16):
             continue
         try:
-            values = np.abs(numpy_helper.to_array(tensor, str(path.parent)))
+            values = np.abs(numpy_helper.to_array(tensor, str(path.parent)).astype(np.float64))
         except (ValidationError, OSError):
             continue
         most = float(values.max(initial=0.0, where=np.isfinite(values)))

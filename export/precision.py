@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from export.constants import HALF_MAX, constants
+from export.constants import HALF_MAX, constants, spell_out
 from export.model_file import model_bytes
 from export.options import INLINE_BYTES, ExportOptions
 from export.source import first_line, missing_library
@@ -95,6 +95,7 @@ def _to_half(path: Path, target: Path, *, convert_io: bool) -> Path:
     from onnxruntime.transformers import float16
 
     model = onnx.load(path)
+    spell_out(model.graph)
     _tame_masks(model)
     blocked = [*float16.DEFAULT_OP_BLOCK_LIST, *_SINGLE]
     half = float16.convert_float_to_float16(

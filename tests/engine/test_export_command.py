@@ -116,6 +116,20 @@ def test_constants_that_half_precision_cannot_hold(run_cli: Run, encoder: Callab
     assert "half precision" not in run_cli("export", encoder(largest=float("-inf")), *argv, "--precision", "fp16").err
 
 
+@pytest.mark.parametrize("held", [{"value_float": -3.4e38}, {"value_floats": [1.0, -3.4e38]}])
+def test_constants_that_an_operator_holds_as_plain_numbers(
+    held: dict[str, Any], run_cli: Run, encoder: Callable[..., Path], tmp_path: Path
+) -> None:
+    import onnx
+
+    path = encoder()
+    model = onnx.load(path)
+    model.graph.node.append(onnx.helper.make_node("Constant", [], ["far"], **held))
+    onnx.save(model, path)
+    argv = ("-r", tmp_path, "--format", "tensorrt", "--max-tokens", "64", "--print-command", "--precision", "fp16")
+    assert "far (3.4e+38) exceed what half precision holds (65504)" in run_cli("export", path, *argv).err
+
+
 def test_shapes_by_hand(run_cli: Run, encoder: Callable[..., Path], tmp_path: Path) -> None:
     shapes = {
         key: f"input_ids:{size},attention_mask:{size}" for key, size in (("min", "1x1"), ("opt", "2x8"), ("max", "4x9"))

@@ -127,6 +127,24 @@ def test_row_that_is_masked_whole_stays_a_number_in_half_precision(value: float,
     assert np.abs(expected - got).max() < 1e-3
 
 
+def test_a_mask_that_an_operator_holds_as_a_plain_number(tmp_path: Path) -> None:
+    """`Constant(value_float=…)`, as some exporters write it, in the place of a tensor."""
+    import onnx
+    import onnxruntime
+
+    source = mask_model(tmp_path / "m.onnx", -1e9)
+    model = onnx.load(source)
+    model.graph.initializer.remove(next(weight for weight in model.graph.initializer if weight.name == "far"))
+    model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["far"], value_float=-1e9))
+    onnx.save(model, source)
+    half, _ = convert(source, tmp_path, ExportOptions(precision="fp16"), None)
+    x = np.array([[-40, 1, 2, 3], [-40, -40, -40, -40]], np.float32)
+    given = {"x": x, "mask": np.array([[1, 1, 0, 0], [0, 0, 0, 0]])}
+    expected, got = (onnxruntime.InferenceSession(str(path)).run(None, given)[0] for path in (source, half))
+    assert np.isfinite(got).all()
+    assert np.abs(expected - got).max() < 1e-3
+
+
 def test_overflow_in_half_precision_is_refused_and_nothing_published(source: Path, tmp_path: Path) -> None:
     """Weights of thousands are nothing to single precision; products of them leave half precision."""
     from safetensors.numpy import load_file, save_file
