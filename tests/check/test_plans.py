@@ -83,6 +83,25 @@ SAID = [
         id="scalar-of-a-batching-model",
     ),
     pytest.param(
+        X + Y,
+        {"inputs": [{**PLAN_X, "shape": [1, 8]}], "outputs": [{**PLAN_Y, "shape": [1, 8]}]},
+        "plan-batch-above-profile",
+        "autofill failed for model 'example': configuration specified max-batch 8 but TensorRT engine only supports "
+        "max-batch 1",
+        id="fixed-batch-of-one",
+    ),
+    pytest.param(
+        'input { name: "x" data_type: TYPE_FP32 dims: [ 32 ] reshape { shape: [ 4, 8 ] } }\n' + Y,
+        {
+            "inputs": [{**PLAN_X, "shape": [-1, -1, 8]}],
+            "profiles": [{"x": {"min": [1, 1, 8], "opt": [4, 2, 8], "max": [8, 2, 8]}}],
+        },
+        "plan-dims-outside-profile",
+        "model configuration specified invalid shape for input 'x' for model example. Error details: model expected "
+        "the shape of dimension 1 to be between 1 and 2 but received 4",
+        id="reshaped-outside-the-profile",
+    ),
+    pytest.param(
         X + X + Y,
         {},
         "plan-tensor-twice",
@@ -113,6 +132,17 @@ def test_a_server_without_auto_complete_says_of_an_unknown_name(
 ) -> None:
     rule, said = errors(config, "--strict")[0]
     assert rule == "plan-tensor-unknown" and said.endswith(says)
+
+
+def test_no_tensor_need_be_listed_where_auto_complete_is_on(errors: Callable[..., list[Any]]) -> None:
+    assert errors("") == []
+
+
+def test_every_tensor_must_be_listed_where_it_is_off(errors: Callable[..., list[Any]]) -> None:
+    assert errors("", "--strict") == [
+        ("plan-tensor-unlisted", f"expected configuration for {what} for example_0_0")
+        for what in ("input 'x'", "output 'y'")
+    ]
 
 
 @pytest.mark.parametrize(

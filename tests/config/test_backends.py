@@ -67,6 +67,12 @@ def test_every_profile_of_a_plan_is_used():
             {"input": [{"name": "x", "dims": [512]}]},
             "input `x` is outside profile 0 on axis 1 (got 512; expected 1 to 3, or -1",
         ),
+        (
+            [profile(1, 8)],
+            Knobs(),
+            {"input": [{"name": "x", "dims": [2, 256], "reshape": {"shape": [512]}}]},
+            "input `x` is outside profile 0 on axis 1 (got 512; expected 1 to 3, or -1",
+        ),
     ],
 )
 def test_tensorrt_refuses(profiles, knobs, settings, said):

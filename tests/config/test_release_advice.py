@@ -49,6 +49,7 @@ def test_every_field_with_a_date_exists():
         ("24.10", {"opset": 22}, "will not load opset 22 (its ONNX Runtime 1.19.2 takes at most 21)"),
         ("24.10", {"ir_version": 11}, "will not load IR version 11"),
         ("24.10", {"built_with": "10.6.0.26", "backend": "tensorrt"}, "built by TensorRT 10.6.0.26, and Triton 24.10"),
+        ("24.10", {"built_with": "10.6.0.26", "version_compatible": True}, "built by TensorRT 10.6.0.26"),
         ("26.02", {"outputs": (TensorSpec("y", "TYPE_BF16", (-1, 4)),)}, "Triton 26.02 will not load BF16 tensors (y;"),
         ("26.08", {"built_with": "10.14.1.48", "backend": "tensorrt"}, "built by TensorRT 10.14.1.48"),
     ],
@@ -61,6 +62,7 @@ def test_files_of_another_time(tag, change, said):
     ("tag", "change"),
     [("24.10", {"built_with": "10.5.0.18"}), ("26.03", {"outputs": (TensorSpec("y", "TYPE_BF16", (-1, 4)),)}),
      ("26.08", {"built_with": "11.3.0.99"}), ("26.09", {"opset": 99}),
+     ("24.10", {"built_with": "10.3.0.26", "version_compatible": True}),
      ("24.10", {"backend": "openvino", "ir_version": 11})],
 )  # fmt: skip
 def test_files_that_fit_or_of_which_nothing_is_known(tag, change):

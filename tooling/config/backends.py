@@ -248,9 +248,10 @@ def _outside_profiles(config: ModelConfig, tensor: Any, profiles: Sequence[Profi
     first = 1 if config.max_batch_size > 0 else 0
     for number, profile in enumerate(profiles):
         low, high = profile.smallest.get(tensor.name), profile.largest.get(tensor.name)
-        if low is None or high is None or tensor.HasField("reshape"):
+        if low is None or high is None:
             continue
-        for axis, length in enumerate(tensor.dims, start=first):
+        dims = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
+        for axis, length in enumerate(dims, start=first):
             if length != -1 and axis < len(low) and not low[axis] <= length <= high[axis]:
                 yield Problem(
                     f"input `{tensor.name}` is outside profile {number} on axis {axis}",

@@ -8,6 +8,7 @@ from typing import Final
 from tooling.config.proto import ModelConfig
 from tooling.releases import Release
 from tooling.signature.spec import ModelSignature
+from tooling.signature.tensorrt_plan import plan_runs
 
 _ONNX_BF16_SINCE: Final = "26.03"
 
@@ -30,7 +31,7 @@ def release_advice(config: ModelConfig, signature: ModelSignature, release: Rele
             f"backend has them since {_ONNX_BF16_SINCE}); cast them inside the graph, for example to FLOAT16"
         )
     built, serves = signature.built_with, release.tensorrt
-    if built and serves and _differs(built, serves):
+    if built and serves and not plan_runs(built, serves, compatible=signature.version_compatible):
         yield (
             f"{signature.path}: built by TensorRT {built}, and Triton {release.tag} has {serves}; a plan runs on the "
             "version that built it: build it in the TensorRT image of the same tag"
@@ -40,11 +41,6 @@ def release_advice(config: ModelConfig, signature: ModelSignature, release: Rele
             f"Triton {release.tag} has TensorRT {serves}, which takes the precision from the ONNX file: precision_mode "
             "may have no effect; convert the file"
         )
-
-
-def _differs(built: str, serves: str) -> bool:
-    """Whether two versions differ in the parts that both give."""
-    return any(a != b for a, b in zip(built.split("."), serves.split("."), strict=False))
 
 
 def _asks_precision(config: ModelConfig) -> bool:

@@ -50,7 +50,8 @@ class ModelSignature:
     """What a model file takes and gives, and the Triton backend that serves it.
 
     `max_batch_size` is the largest batch the file itself allows (0: none), None where it sets no limit. `arguments`
-    are the names under which a TorchScript `forward` takes its inputs. `built_with` is the TensorRT version of a plan.
+    are the names under which a TorchScript `forward` takes its inputs. `built_with` is the TensorRT version of a plan,
+    which newer ones run too if it is `version_compatible`.
     """
 
     path: Path
@@ -64,6 +65,7 @@ class ModelSignature:
     arguments: tuple[str, ...] = ()
     profiles: tuple[Profile, ...] = ()
     built_with: str | None = None
+    version_compatible: bool = False
 
     @property
     def required_inputs(self) -> tuple[TensorSpec, ...]:

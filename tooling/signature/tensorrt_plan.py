@@ -50,6 +50,7 @@ def read_plan(path: Path, declared: Declared) -> ModelSignature:
         max_batch_size=largest_batch(profiles) if profiles else None,
         profiles=profiles,
         built_with=version,
+        version_compatible=manifest.version_compatible,
     )
 
 
@@ -64,6 +65,13 @@ def largest_batch(profiles: tuple[Profile, ...]) -> int:
     Triton sends batches of every size from 1, so a profile that starts at 8 fails on the first small one.
     """
     return max((most for least, most in (profile.batches for profile in profiles) if least == 1), default=0)
+
+
+def plan_runs(built: str, served: str, *, compatible: bool) -> bool:
+    """Whether TensorRT `served` runs a plan of `built`; a version-compatible one also where it is the newer."""
+    pairs = zip(map(int, built.split(".")), map(int, served.split(".")), strict=False)
+    older = next((ours < theirs for ours, theirs in pairs if ours != theirs), None)
+    return older is None or (older and compatible)
 
 
 def plan_version(path: Path) -> str:

@@ -19,7 +19,7 @@ from tooling.errors import UsageError
 from tooling.signature.declared import Declared
 from tooling.signature.plan_manifest import read_manifest
 from tooling.signature.spec import ModelSignature
-from tooling.signature.tensorrt_plan import manifest_path, plan_version, read_plan
+from tooling.signature.tensorrt_plan import manifest_path, plan_runs, plan_version, read_plan
 
 _SOURCE: Final = "tensorrt backend"
 _CONFIG: Final = 'platform: "tensorrt_plan"\ninstance_group { kind: KIND_GPU }\n'
@@ -133,7 +133,8 @@ def _plan(model: Model, path: Path) -> Iterator[Finding]:
             yield model.find(BROKEN, str(replace(problem, where=None)), place=at, hint=problem.hint)
         return
     serves = model.target.release.tensorrt
-    if serves and not _runs(version, serves, manifest is not None and manifest.version_compatible):
+    compatible = manifest is not None and manifest.version_compatible
+    if serves and not plan_runs(version, serves, compatible=compatible):
         yield model.find(
             VERSION,
             f"built by TensorRT {version}, and Triton {model.target.release.tag} has {serves}",
@@ -150,23 +151,19 @@ def _plan(model: Model, path: Path) -> Iterator[Finding]:
     yield from sidecar(model, manifest, place)
 
 
-def _runs(built: str, served: str, compatible: bool) -> bool:
-    """Whether TensorRT `served` runs a plan of `built`; a version-compatible one also where it is the newer."""
-    pairs = zip(map(int, built.split(".")), map(int, served.split(".")), strict=False)
-    older = next((ours < theirs for ours, theirs in pairs if ours != theirs), None)
-    return older is None or (older and compatible)
-
-
 def _chosen(model: Model) -> list[int]:
     """The profiles that the instances use: the first, where none is named."""
     return [int(text) for group in model.written.instance_group for text in group.profile if text.isdecimal()] or [0]
 
 
 def _profiles(model: Model, signature: ModelSignature) -> Iterator[Finding]:
-    profiles = signature.profiles
+    profiles, top = signature.profiles, model.config.max_batch_size
     if not profiles:
+        fixed = [spec.dims[0] for spec in signature.inputs if spec.dims and not spec.shape_tensor and spec.dims[0] > 0]
+        if fixed and top > min(fixed):
+            yield _batch_above(model, min(fixed), f"the plan's fixed batch of {min(fixed)}")
         return
-    name, top = model.config.name, model.config.max_batch_size
+    name = model.config.name
     chosen = _chosen(model)
     for index in sorted({index for index in chosen if index >= len(profiles)}):
         yield model.find(
@@ -182,15 +179,7 @@ def _profiles(model: Model, signature: ModelSignature) -> Iterator[Finding]:
         return
     least, most = min(low for low, _ in ranges), max(high for _, high in ranges)
     if top > most:
-        yield model.find(
-            BATCH_MAX,
-            f"max_batch_size {top} > profile max batch {most}",
-            "max_batch_size",
-            says=f"autofill failed for model '{name}': configuration specified max-batch {top} but TensorRT engine "
-            "only "
-            f"supports max-batch {most}",
-            hint="build with a profile that has larger max shapes (use min/opt/max shapes)",
-        )
+        yield _batch_above(model, most, f"profile max batch {most}")
     if least > 1:
         yield model.find(
             BATCH_MIN,
@@ -198,3 +187,15 @@ def _profiles(model: Model, signature: ModelSignature) -> Iterator[Finding]:
             "max_batch_size",
             hint="build with min batch 1",
         )
+
+
+def _batch_above(model: Model, most: int, what: str) -> Finding:
+    top = model.config.max_batch_size
+    return model.find(
+        BATCH_MAX,
+        f"max_batch_size {top} > {what}",
+        "max_batch_size",
+        says=f"autofill failed for model '{model.config.name}': configuration specified max-batch {top} but TensorRT "
+        f"engine only supports max-batch {most}",
+        hint="build with a profile that has larger max shapes (use min/opt/max shapes)",
+    )

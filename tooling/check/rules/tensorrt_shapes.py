@@ -205,14 +205,15 @@ def _in_profiles(model: Model, index: int, tensor: Any, profiles: Sequence[Profi
     first = 1 if model.config.max_batch_size > 0 else 0
     for profile in profiles:
         low, high = profile.smallest.get(tensor.name), profile.largest.get(tensor.name)
-        if low is None or high is None or tensor.HasField("reshape") or len(tensor.dims) + first != len(low):
+        dims = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
+        if low is None or high is None or len(dims) + first != len(low):
             continue
-        for axis, length in enumerate(tensor.dims, start=first):
+        for axis, length in enumerate(dims, start=first):
             if length != -1 and not low[axis] <= length <= high[axis]:
                 yield model.find(
                     OUTSIDE,
                     f"input {tensor.name} axis {axis}: config {length}, profile {low[axis]} to {high[axis]}",
-                    *("input", index, "dims"),
+                    *("input", index, "reshape" if tensor.HasField("reshape") else "dims"),
                     says=f"model configuration specified invalid shape for input '{tensor.name}' for model "
                     f"{model.config.name}. Error details: model expected the shape of dimension {axis} to be between "
                     f"{low[axis]} and {high[axis]} but received {length}",

@@ -41,7 +41,7 @@ UNKNOWN = load(
 UNLISTED = load(
     "plan-tensor-unlisted",
     "A tensor of the plan is not in the config.",
-    "Unlike with ONNX Runtime every input and every output must be listed, or none.",
+    "Unlike with ONNX Runtime every input and every output must be listed, or none where auto-complete is on.",
     _example(_X + _Y).replace('"outputs": [', '"outputs": [{"name": "z", "data_type": "FP32", "shape": [-1, 4]}, '),
     _SOURCE,
     evidence=Evidence.READ,
@@ -145,7 +145,7 @@ def tensors(model: Model, signature: ModelSignature) -> Iterator[Finding]:
             )
         names = {tensor.name for tensor in listed}
         for name in known:
-            if listed and name not in names | fed:
+            if (listed or model.target.strict) and name not in names | fed:
                 yield model.find(
                     UNLISTED,
                     f"{what} {name} of the engine is not in the config",
