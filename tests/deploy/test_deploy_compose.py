@@ -71,6 +71,19 @@ def test_what_was_tuned_is_drawn_beside_what_is(run_cli: Run, repository: Any, t
     assert "> 3215" in (tmp_path / "out/monitoring/alerts.yml").read_text()
 
 
+def test_a_host_whose_driver_is_too_old_is_told(
+    run_cli: Run, repository: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho 470.199\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent), prepend=":")
+    done = run_cli("deploy", "compose", repository(m=PYTHON), "-o", tmp_path / "out")
+    assert done.code == 0, done.err
+    assert "tritonserver:24.10 needs a newer driver than 470: 525 (CUDA 12.6.2)" in done.out
+
+
 def test_pools_of_memory(run_cli: Run, repository: Any, services: Read, tmp_path: Path) -> None:
     argv = ("deploy", "compose", repository(m=PYTHON), "-o", tmp_path / "out")
     pools = ("--pinned-pool", "512MiB", "--cuda-pool", "128MiB")

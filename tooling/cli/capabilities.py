@@ -10,8 +10,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from tooling.errors import TrituneError, install_extra
+
+if TYPE_CHECKING:
+    from tooling.releases import Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,15 +199,27 @@ def _driver() -> list[Capability]:
     """Whether the driver can run the images of the tested release."""
     from tooling.releases import current_release, least_driver
 
-    driver = _first_line(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]) or ""
-    release = current_release()
-    least = least_driver(release)
-    branch = driver.partition(".")[0]
-    if least is None or not branch.isdecimal() or int(branch) >= least:
+    driver, release = _driver_version(), current_release()
+    wrong = driver_too_old(release)
+    if wrong is None:
         return [Capability("GPU driver", "ok", driver)] if driver else []
-    image = f"tritonserver:{release.tag} needs a newer driver than {branch}: {least} (CUDA {release.cuda})"
+    least = least_driver(release)
     fix = f"install NVIDIA driver {least} or newer, or its forward-compatibility package on a data-centre GPU"
-    return [Capability("GPU driver", "wrong", image, fix)]
+    return [Capability("GPU driver", "wrong", wrong, fix)]
+
+
+def driver_too_old(release: Release) -> str | None:
+    """What this machine's driver lacks for the image of a release; None where it suffices, or nothing is known."""
+    from tooling.releases import least_driver
+
+    least, branch = least_driver(release), _driver_version().partition(".")[0]
+    if least is None or not branch.isdecimal() or int(branch) >= least:
+        return None
+    return f"tritonserver:{release.tag} needs a newer driver than {branch}: {least} (CUDA {release.cuda})"
+
+
+def _driver_version() -> str:
+    return _first_line(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]) or ""
 
 
 def _docker() -> list[Capability]:

@@ -326,9 +326,12 @@ def _requests_of(model_dir: Path) -> str:
 
 
 def _driver(release: Release) -> tuple[str, ...]:
-    """What a host with GPUs must have for the image, as far as it is known."""
+    """What a host with GPUs must have for the image, as far as it is known; of this machine, what it has not."""
+    from tooling.cli.capabilities import driver_too_old
     from tooling.releases import least_driver
 
+    if wrong := driver_too_old(release):
+        return (wrong,)
     least = least_driver(release)
     return () if least is None else (f"tritonserver:{release.tag} needs NVIDIA driver {least} or newer",)
 
