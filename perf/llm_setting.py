@@ -29,16 +29,21 @@ class Setting(NamedTuple):
         return ", ".join(f"{name} {value}" for name, value in self._asdict().items())
 
 
+def settings_file(model_dir: Path) -> Path:
+    """The file of the engine's arguments, of the newest version."""
+    return version_of(model_dir) / FILE
+
+
 def apply_setting(model_dir: Path, setting: Setting) -> Path:
     """Write the setting into the model's arguments; the others stay as they are."""
-    path = version_of(model_dir) / FILE
+    path = settings_file(model_dir)
     write_atomic(path, json.dumps({**read_arguments(model_dir), **setting._asdict()}, indent=2) + "\n")
     return path
 
 
 def read_arguments(model_dir: Path) -> dict[str, Any]:
     """The engine arguments of the newest version. Raises UsageError where there are none."""
-    path = version_of(model_dir) / FILE
+    path = settings_file(model_dir)
     try:
         arguments = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -20,7 +20,7 @@ from perf.study import FILE_NAME, read_study
 from tooling.config.knobs import apply, one_group
 from tooling.config.render import origin, render
 from tooling.errors import UsageError
-from tooling.repository import config_path, read_config, read_text, write_atomic
+from tooling.repository import config_path, read_config, read_text, require_writable, write_atomic
 
 if TYPE_CHECKING:
     from tooling.config.proto import ModelConfig
@@ -85,7 +85,8 @@ def write_decision(result: TuneResult, hardware: str, owner: str) -> Path:
 
 
 def require_ours(path: Path) -> None:
-    """Raise UsageError when a tuned config would overwrite a file that a person wrote or edited."""
+    """Raise UsageError when a tuned config would overwrite a file that a person wrote or edited, or may not be written:
+    asked before the tuning."""
     if path.exists() and origin(read_text(path)) is None:
         raise UsageError(
             "the file is not as tritune wrote it",
@@ -93,6 +94,8 @@ def require_ours(path: Path) -> None:
             got="an edited or hand-written config",
             hint="move it away, or tune without --apply",
         )
+    if path.parents[1].is_dir():
+        require_writable(path)
 
 
 def _evidence(result: TuneResult, path: Path, hardware: str) -> Sequence[str]:

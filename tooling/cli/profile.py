@@ -57,7 +57,7 @@ def profile(
     if workload and traffic:
         raise UsageError("--workload and --traffic exclude each other", hint="give one of them")
     sent = workload_of(file=workload) if workload else None
-    for file in (curve, plot):
+    for file in (curve or curve_path(model.absolute().name, cpu_name()), plot):
         if file:
             require_writable(file)
     request = ProfileRequest(

@@ -53,8 +53,9 @@ def quality(
     if record:
         if slo:
             raise UsageError("--slo and --record exclude each other", hint="record first, then compare")
+        _require_place(reference, force=force)
         asker = Asker(url, _named(model), _encode(tokenizer))
-        _record(console, asker, reference, _named(model), prompts, max_tokens or _TOKENS, force=force)
+        _record(console, asker, reference, _named(model), prompts, max_tokens or _TOKENS)
         return
     for option, value in (("--prompts", prompts), ("--max-tokens", max_tokens), ("--force", force)):
         if value:
@@ -68,6 +69,14 @@ def _named(model: str) -> str:
     if not model:
         raise UsageError("the model is not named", where="--model", expected="its name on the server")
     return model
+
+
+def _require_place(path: Path, *, force: bool) -> None:
+    from tooling.repository import require_writable
+
+    if path.exists() and not force:
+        raise UsageError("the file is there already", where=path, hint="another name, or --force")
+    require_writable(path)
 
 
 def _encode(folder: Path | None) -> Encode | None:
@@ -86,14 +95,10 @@ def _record(
     model: str,
     prompts: Path | None,
     max_tokens: int,
-    *,
-    force: bool,
 ) -> None:
     from perf.lengths import sentences
     from perf.quality import Reference, read_prompts, save
 
-    if path.exists() and not force:
-        raise UsageError("the file is there already", where=path, hint="another name, or --force")
     asked = read_prompts(prompts) if prompts else sentences()[:_PROMPTS]
     with console.progress("answers", len(asked)) as progress:
         answers = asker.answers(asked, max_tokens, lambda: progress.step("answered"))

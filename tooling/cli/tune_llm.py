@@ -42,11 +42,11 @@ def tune_vllm(
 ) -> bool:
     """Tune, write where asked, and print; whether the limits are met. `others` are options that mean nothing here."""
     from perf.llm_record import write_record
-    from perf.llm_setting import apply_setting
+    from perf.llm_setting import apply_setting, settings_file
     from perf.llm_traffic import LlmTraffic
     from perf.llm_tune import tune_llm
     from perf.slo import Slo
-    from tooling.repository import cpu_name
+    from tooling.repository import cpu_name, require_writable
     from tooling.runtime import find_llm, find_runtime
 
     if given := [option for option, value in others.items() if value]:
@@ -61,6 +61,8 @@ def tune_vllm(
     clients = concurrency or (None if request_rate else CLIENTS)
     traffic = LlmTraffic(lengths or _PROMPTS, outputs or _OUTPUTS, clients, request_rate, seed=seed)
     wanted = Slo.parse(slo or "tokens_per_s", "--slo")
+    if apply:
+        require_writable(settings_file(model))
     runtime = find_runtime()
     find_llm(runtime)
     result = tune_llm(model, traffic, wanted, runtime=runtime, console=console)
