@@ -29,8 +29,10 @@ from perf.client.wire import (
     to_bytes,
 )
 from tooling.errors import ExternalError, Refused, UsageError, suggest
+from tooling.server.client import address
 
 _SERVICE = "/inference.GRPCInferenceService/"
+_ENDPOINT = "the gRPC endpoint of a Triton server, such as localhost:8001"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 
 
@@ -63,7 +65,7 @@ class Client:
     edge with the value in `pad` (0 by default), and outputs with that axis are cut back. Rows of unequal length are
     padded to a common one in any case. While Triton answers that it is not available (a full queue, HTTP 503) a
     request is sent up to `attempts` times, with random pauses that grow. `split` is a trial of another version, or the
-    file in which `tritune promote --percent` says so.
+    file in which `tritune promote --percent` says so. Raises UsageError for a URL that is none, and edges below 1.
     """
 
     def __init__(
@@ -74,11 +76,14 @@ class Client:
         edges: Sequence[int] = (),
         pad: Mapping[str, float] | None = None,
         attempts: int = 4,
-        split: Split | Path | None = None,
+        split: Split | Path | str | None = None,
     ) -> None:
-        self.url, self.model, self._edges, self._pad = url, model, tuple(sorted(edges)), dict(pad or {})
+        self.url, self.model = address(url, "Client, `url`", _ENDPOINT), model
+        self._edges, self._pad = tuple(sorted(edges)), dict(pad or {})
+        if self._edges and self._edges[0] < 1:
+            raise UsageError("no length to pad to", where="Client, `edges`", got=self._edges[0], expected="1 or more")
         self._attempts = max(1, attempts)
-        self._split = SplitFile(split) if isinstance(split, Path) else split
+        self._split = SplitFile(Path(split)) if isinstance(split, Path | str) else split
         self._known: _Model | None = None
         self._channel: Any = None
         self._call: Any = None
@@ -97,7 +102,8 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._channel.close()
+        channel, self._channel, self._known = self._channel, None, None
+        await channel.close()
 
     async def infer(
         self,
@@ -115,6 +121,9 @@ class Client:
         a user on one side of a trial. Raises TimeoutError at the deadline, Refused with Triton's own words,
         ExternalError when the server is not available, UsageError for inputs that the model does not have.
         """
+        if priority < 0 or queue_timeout_us < 0:
+            got = f"priority {priority}, queue_timeout_us {queue_timeout_us}"
+            raise UsageError("below 0", where=f"`{self.model}`", got=got, expected="0 for none, or more")
         begun_s, left_s, known = time.monotonic(), timeout_s, self._known
         if known is None:
             known = await self._learn(timeout_s)
@@ -138,7 +147,10 @@ class Client:
         longest = 0
         for name, value in inputs.items():
             tensor, pad = known.inputs.get(name) or self._no_input(name, known), self._pad.get(name, 0)
-            array = array_of(value, tensor, pad)
+            try:
+                array = array_of(value, tensor, pad)
+            except (TypeError, ValueError, OverflowError) as error:
+                self._no_values(name, tensor, error)
             if tensor.free and tensor.free[-1] < array.ndim:
                 length = array.shape[tensor.free[-1]]
                 longest = max(longest, length)
@@ -157,6 +169,14 @@ class Client:
             expected=", ".join(known.inputs),
             hint=suggest(name, known.inputs),
         )
+
+    def _no_values(self, name: str, tensor: Tensor, error: Exception) -> NoReturn:
+        raise UsageError(
+            "an input cannot take these values",
+            where=f"`{self.model}`, input `{name}`",
+            got=str(error).partition("\n")[0],
+            expected=f"an array of {tensor.datatype}, or rows of such values",
+        ) from error
 
     def _edge(self, length: int) -> int:
         place = bisect_left(self._edges, length)
@@ -198,6 +218,9 @@ class Client:
         """Names, types and shapes of the model's tensors, asked once."""
         from tritonclient.grpc import service_pb2 as pb
 
+        if self._channel is None:
+            hint = "ask inside of `async with Client(…) as client:`"
+            raise UsageError("the client is not open", where=f"`{self.model}` at {self.url}", hint=hint)
         ask = self._channel.unary_unary(
             f"{_SERVICE}ModelMetadata",
             request_serializer=pb.ModelMetadataRequest.SerializeToString,
@@ -210,8 +233,12 @@ class Client:
                 raise self._late(self.model, timeout_s) from None
             words = error.details() or error.code().name
             raise ExternalError(words, where=f"`{self.model}` at {self.url}", hint="is the model loaded?") from None
-        self._known = _Model(tensors(told.inputs), tensors(told.outputs))
-        return self._known
+        known = _Model(tensors(told.inputs), tensors(told.outputs))
+        for name in self._pad:
+            if name not in known.inputs:
+                self._no_input(name, known)
+        self._known = known
+        return known
 
 
 def _outputs(reply: Any, known: _Model, longest: int, edge: int) -> dict[str, Array]:

@@ -22,6 +22,7 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 
+from perf.client.wire import from_bf16, to_bf16
 from tooling.errors import ExternalError, Refused
 
 Integers = npt.NDArray[np.int64]
@@ -79,9 +80,11 @@ def decode(body: bytes) -> tuple[str, dict[str, npt.NDArray[Any]]]:
 
 
 def _array(raw: bytes, datatype: str) -> npt.NDArray[Any]:
-    """Values of a tensor; of a type that numpy does not have, its bytes, two by two."""
+    """Values of a tensor; of bfloat16, which numpy does not have, as float32."""
+    if datatype == "BF16":
+        return from_bf16(raw)
     if datatype != "BYTES":
-        return np.frombuffer(raw, np.dtype(_CODES.get(f"TYPE_{datatype}", "<u2")))
+        return np.frombuffer(raw, np.dtype(_CODES[f"TYPE_{datatype}"]))
     words, at = [], 0
     while at < len(raw):
         (size,) = struct.unpack_from("<I", raw, at)
@@ -96,6 +99,8 @@ def _raw(tensor: Mapping[str, Any], data_type: str) -> bytes:
     content = tensor["content"]
     if data_type == "TYPE_STRING":
         return b"".join(struct.pack("<I", len(word)) + word for word in (str(value).encode() for value in content))
+    if data_type == "TYPE_BF16":
+        return to_bf16(np.asarray(content, np.float32))
     return np.asarray(content, dtype=_CODES[data_type]).tobytes()
 
 

@@ -15,8 +15,8 @@ _RAW_INPUT = 7 << 3 | 2
 
 
 class Tensor(NamedTuple):
-    """An input or output: its type as Triton spells it and as numpy has it (None for texts), and its free axes behind
-    the first, which is that of the rows."""
+    """An input or output: its type as Triton spells it and as numpy has it (None for texts; BF16 is float32 there), and
+    its free axes behind the first, which is that of the rows."""
 
     datatype: str
     dtype: np.dtype[Any] | None
@@ -31,14 +31,31 @@ class Tensor(NamedTuple):
 
 
 def array_of(value: Any, tensor: Tensor, pad: float) -> Array:
-    """An array of the tensor's type; rows of unequal length are padded to the longest."""
+    """An array of the tensor's type; rows of unequal length are padded to the longest. Raises TypeError, ValueError or
+    OverflowError for what is no array, or has values that the type does not hold."""
     if isinstance(value, np.ndarray):
-        return np.ascontiguousarray(value, tensor.dtype or object)
+        return _of_type(value, tensor.dtype)
+    if isinstance(value, str | bytes):
+        raise TypeError(f"one text, `{value!r:.40}`")
     rows = list(value)
     if tensor.dtype is not None and all(isinstance(row, (list, tuple, np.ndarray)) for row in rows):
         longest = max(map(len, rows), default=0)
-        rows = [[*row, *[pad] * (longest - len(row))] for row in rows]
-    return np.asarray(rows, tensor.dtype or object)
+        fill = int(pad) if float(pad).is_integer() else pad  # rows of whole numbers stay such
+        rows = [[*row, *[fill] * (longest - len(row))] for row in rows]
+    return _of_type(np.asarray(rows, None if tensor.dtype else object), tensor.dtype)
+
+
+def _of_type(array: Array, dtype: np.dtype[Any] | None) -> Array:
+    """The same values as another type; numpy alone would cut 1.5 to 1 and let 2**40 run over in silence."""
+    if dtype is None or array.dtype == dtype or not array.size or np.can_cast(array.dtype, dtype):
+        return np.ascontiguousarray(array, dtype or object)
+    if dtype.kind in "iub" and array.dtype.kind in "iub":
+        least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        if array.min() < least or array.max() > most:
+            raise OverflowError(f"numbers from {array.min()} to {array.max()}")
+    elif not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise TypeError(f"values of type {array.dtype}")
+    return np.ascontiguousarray(array, dtype)
 
 
 def grown(array: Array, axis: int, size: int, pad: float) -> Array:
@@ -60,6 +77,8 @@ def cut(array: Array, tensor: Tensor, edge: int, length: int) -> Array:
 
 
 def to_bytes(array: Array, tensor: Tensor) -> bytes:
+    if tensor.datatype == "BF16":
+        return to_bf16(array)
     if tensor.dtype is not None:
         return array.tobytes()
     words = (word if isinstance(word, bytes) else str(word).encode() for word in array.flat)
@@ -68,11 +87,25 @@ def to_bytes(array: Array, tensor: Tensor) -> bytes:
 
 def from_bytes(raw: bytes, tensor: Tensor) -> Array:
     """The values of a tensor in one row."""
+    if tensor.datatype == "BF16":
+        return from_bf16(raw)
     if tensor.dtype is not None:
         return np.frombuffer(raw, tensor.dtype)
     from tritonclient.utils import deserialize_bytes_tensor
 
     return np.asarray(deserialize_bytes_tensor(raw))
+
+
+def to_bf16(array: Array) -> bytes:
+    """Numbers as the nearest bfloat16, the upper half of a float32; halfway it is the even one."""
+    bits = np.asarray(array, np.float32).view(np.uint32)
+    nearest = bits + (0x7FFF + (bits >> 16 & 1)).astype(np.uint32)
+    return bytes((np.where(np.isnan(array), bits | 0x400000, nearest) >> 16).astype("<u2").tobytes())
+
+
+def from_bf16(raw: bytes) -> Array:
+    """Values of bfloat16 as float32, in one row."""
+    return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
 
 
 @lru_cache(maxsize=1_000)

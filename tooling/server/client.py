@@ -23,16 +23,14 @@ class Answer(Exception):
         self.status, self.reason = status, reason
 
 
-def address(url: str) -> str:
-    """HOST:PORT of an HTTP endpoint, which may be written as a URL. Raises UsageError for anything else."""
+HTTP_ENDPOINT: Final = "the HTTP endpoint of a Triton server, such as localhost:8000"
+
+
+def address(url: str, where: str = "--url", expected: str = HTTP_ENDPOINT) -> str:
+    """HOST:PORT of an endpoint, which may be written as a URL. Raises UsageError for anything else."""
     found = _ADDRESS.fullmatch(url)
     if found is None or not 1 <= int(found[1].rpartition(":")[2]) <= 65_535:
-        raise UsageError(
-            "not HOST:PORT",
-            where="--url",
-            got=f"`{url}`",
-            expected="the HTTP endpoint of a Triton server, such as localhost:8000",
-        )
+        raise UsageError("not HOST:PORT", where=where, got=f"`{url}`", expected=expected)
     return found[1]
 
 
