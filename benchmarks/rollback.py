@@ -1,10 +1,12 @@
 """How long a rollback takes under traffic, with the old version still loaded and without; what keeping it costs.
 
     python benchmarks/rollback.py MODEL_DIR [--rounds 5] [--connections 8] [--tokens 32] [--cores-taken 0]
+        [--settings instances=2]
 
 Clients ask without pause while `tritune promote` runs as a command of its own and its promotion is then taken back, on
 a copy of the repository. The candidate is the same model under another version number, so every answer can be judged by
-its version. The two ways take turns. `rollback`: what `tritune rollback` does, without Python's start. `switch`: from
+its version. The two ways take turns; with `--settings` the candidate has another config, and the old version cannot
+stay loaded. `rollback`: what `tritune rollback` does, without Python's start. `switch`: from
 its start to the first answer of the old version after which the new one answers nothing more.
 """
 
@@ -29,9 +31,8 @@ from typing import Any
 import numpy as np
 
 from perf.client import Client
-from perf.rollout.ledger import Ledger
 from perf.rollout.promote import rollback
-from tooling.errors import UsageError
+from tooling.console import Console
 from tooling.runtime import find_runtime
 from tooling.server import EmbeddedServer
 
@@ -102,7 +103,7 @@ def spin() -> None:
 
 
 def run(
-    server: EmbeddedServer, model_dir: Path, candidate: Path, way: str, given: argparse.Namespace
+    server: EmbeddedServer, model_dir: Path, candidate: Path | str, way: str, given: argparse.Namespace
 ) -> dict[str, Any]:
     """One promotion and the way back."""
     name, url = model_dir.name, ("--url", server.http_url)
@@ -118,15 +119,10 @@ def run(
         if process.poll():
             raise SystemExit(process.communicate()[1])
         time.sleep(0.05)
-    free = False
-    while not free:  # it still asks for the canary's answers
-        time.sleep(0.2)
-        with suppress(UsageError), Ledger(model_dir):
-            free = True
     time.sleep(2)
     with_both_mib = memory_mib(server.pid)
     asked = time.monotonic()
-    back = rollback(model_dir, server.http_url)
+    back = rollback(model_dir, server.http_url, Console())
     took = time.monotonic() - asked
     asked_again = len(clients.answers) + 2 * given.connections  # so that each client has had the old version's answer
     while len(clients.answers) < asked_again:
@@ -154,19 +150,21 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--cores-taken", type=int, default=0, help="processes that compute without end beside it")
+    parser.add_argument("--settings", help="of the candidate, such as instances=2 [the same model again]")
     given = parser.parse_args()
-    found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+    ways = WAYS[1:] if given.settings else WAYS
+    found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
     others = [multiprocessing.Process(target=spin, daemon=True) for _ in range(given.cores_taken)]
     with tempfile.TemporaryDirectory() as scratch:
-        candidate = Path(shutil.copytree(given.model, Path(scratch) / "new" / given.model.name))
+        same = Path(shutil.copytree(given.model, Path(scratch) / "new" / given.model.name))
         model_dir = Path(shutil.copytree(given.model, Path(scratch) / "models" / given.model.name))
         with EmbeddedServer(model_dir.parent, find_runtime()) as server:
             server.load(model_dir.name)
             for other in others:
                 other.start()
             for number in range(given.rounds):
-                for way in WAYS[:: 1 if number % 2 == 0 else -1]:
-                    found[way].append(run(server, model_dir, candidate, way, given))
+                for way in ways[:: 1 if number % 2 == 0 else -1]:
+                    found[way].append(run(server, model_dir, given.settings or same, way, given))
                     print(way, found[way][-1], f"load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
     for way, runs in found.items():
         print(f"{way}: {sum(one['failed'] for one in runs)} of {sum(one['requests'] for one in runs)} requests failed")

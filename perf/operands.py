@@ -129,14 +129,15 @@ def _meant(word: str, base: Base) -> tuple[ModelConfig, Path | None]:
         return _at(path, base)
     if "=" in word:
         return _changes(word).apply(base.config), base.model_dir
-    raise UsageError("cannot be compared", got=f"`{word}`", expected=_FORMS, hint=suggest(word, [CURRENT]))
+    raise UsageError("neither there nor a setting", got=f"`{word}`", expected=_FORMS, hint=suggest(word, [CURRENT]))
 
 
 def _at(path: Path, base: Base) -> tuple[ModelConfig, Path | None]:
     model_dir = _model_dir(path, base.name)
     if path.is_dir():
         if model_dir is None:
-            raise UsageError("not a model directory", where=path, expected=f"REPO/NAME with {CONFIG_FILE} in it")
+            expected = f"REPO/NAME with {CONFIG_FILE} and a version such as 1/ in it"
+            raise UsageError("not a model directory", where=path, expected=expected)
         if base.model_dir is None:
             raise UsageError(
                 "the files of a running server are its own",

@@ -100,9 +100,13 @@ class Gates:
                     break
         return passages
 
-    def keep_answers(self, path: Path) -> None:
-        """Write the canary requests with the answers that the model, now the candidate, gives to them."""
-        self._requests().write(path, self._answers())
+    def answers(self) -> list[Tensors]:
+        """What the served model answers to the canary requests now."""
+        return self._requests().ask(self._release.server.url, self._release.name, self._current.variant.config)
+
+    def keep(self, path: Path, answers: Sequence[Tensors]) -> None:
+        """Write the canary requests with these answers."""
+        self._requests().write(path, answers)
 
     def _skipped(self, name: str) -> Passage | None:
         if name in self._demands.skip:
@@ -128,7 +132,10 @@ class Gates:
         try:
             self._release.server.load(self._release.next_name)
         except Refused as refusal:
-            return Passage("load", "failed", f"Triton refuses it: {refusal.problems[0].what}")
+            why = f"Triton refuses it: {refusal.problems[0].what}"
+            if "failed to poll from model repository" in why:  # it says no more when there is no such directory
+                why += f"; does the server at {self._release.server.url} serve {self._release.model_dir.parent}?"
+            return Passage("load", "failed", why)
         return Passage("load", "passed", f"loaded as `{self._release.next_name}`")
 
     def _parity(self) -> Passage:
@@ -139,7 +146,7 @@ class Gates:
             got = canary.ask(release.server.url, release.next_name, self._candidate.variant.config)
         except Refused as refusal:
             return Passage("parity", "failed", f"a request failed: {refusal.problems[0].what}")
-        expected = canary.answers or self._answers()
+        expected = canary.answers or self.answers()
         found = difference(expected, got)
         of = "the answers of the canary file" if canary.answers else "those of the current version"
         why = f"{len(got)} answers, off from {of} by at most {found.error:.2g} (limit {limit:g}) at {found.where}"
@@ -203,10 +210,6 @@ class Gates:
             analyzer=self._analyzer(),
             console=self._console,
         )
-
-    def _answers(self) -> list[Tensors]:
-        """What the served model answers to the canary requests now."""
-        return self._requests().ask(self._release.server.url, self._release.name, self._current.variant.config)
 
     def _requests(self) -> Canary:
         """The user's canary requests, or some of the workload's."""

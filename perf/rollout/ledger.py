@@ -4,7 +4,8 @@ rollout."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,6 +17,9 @@ from tooling.errors import UsageError
 from tooling.repository import writing
 
 Entry = dict[str, Any]
+_PATIENCE_S, _POLL_S = 300.0, 0.05
+_SWITCHES = ("switching", "promoted", "let go")
+"""Steps after which the process that holds the log is past its gates: what it still does ends by itself."""
 
 
 def beside(model_dir: Path, what: str) -> Path:
@@ -72,10 +76,11 @@ class State:
 
 class Ledger:
     """The log, opened by the one process that may change the model; a context manager. Entering raises UsageError while
-    another process holds it, or for a log that is damaged. Without `lock` it is only for notes that change nothing."""
+    another process holds it, or for a log that is damaged. With `waiting` it waits for a process that is switching
+    versions, after telling so. Without `lock` it is only for notes that change nothing."""
 
-    def __init__(self, model_dir: Path, *, lock: bool = True) -> None:
-        self._lock = lock
+    def __init__(self, model_dir: Path, *, lock: bool = True, waiting: Callable[[], None] | None = None) -> None:
+        self._lock, self._waiting = lock, waiting
         self.path = beside(model_dir, LOG)
         self.entries: list[Entry] = []
         self._file = RecordFile(self.path)
@@ -83,7 +88,7 @@ class Ledger:
     def __enter__(self) -> Ledger:
         try:
             with writing(self.path):
-                self._file.open(lock=self._lock)
+                self._open()
             self.entries = read(self.path)
         except BaseException as error:
             self._file.close()
@@ -102,6 +107,20 @@ class Ledger:
     ) -> None:
         self._file.close()
 
+    def _open(self) -> None:
+        ends, told = time.monotonic() + _PATIENCE_S, False
+        while True:
+            try:
+                self._file.open(lock=self._lock)
+                return
+            except BlockingIOError:
+                if self._waiting is None or time.monotonic() >= ends or not switches(read(self.path)):
+                    raise
+            if not told:
+                self._waiting()
+                told = True
+            time.sleep(_POLL_S)
+
     @property
     def state(self) -> State:
         return State.of(self.entries)
@@ -113,6 +132,12 @@ class Ledger:
             self._file.append(entry)
         self.entries.append(entry)
         return entry
+
+
+def switches(entries: Sequence[Entry]) -> bool:
+    """Whether the process that holds this log switches versions, or has done so: it passes no gates that take long."""
+    last = next((entry for entry in reversed(entries) if entry["step"] != "drift"), {})
+    return last.get("step") in _SWITCHES or (last.get("gate") == "hold" and last.get("percent") == 100)
 
 
 def read(path: Path) -> list[Entry]:
@@ -129,13 +154,30 @@ def read(path: Path) -> list[Entry]:
             entry = json.loads(line.decode("utf-8", "surrogateescape"))
         except (ValueError, RecursionError):
             entry = None
-        if not isinstance(entry, dict) or not isinstance(entry.get("step"), str):
+        if not isinstance(entry, dict) or not _usable(entry):
             raise UsageError(
                 "the decision log is damaged",
                 where=f"{path}:{number}",
                 got=repr(line[:40].decode(errors="replace")),
-                expected="one step a line",
+                expected="one step a line, with what it needs to be taken back",
                 hint="delete that line",
             )
         entries.append(entry)
     return entries
+
+
+_LISTS = {"served": int, "replaced": str, "added": str, "kept": int}
+_NEEDED = {"switching": ("version", "served", "replaced", "added"), "promoted": ("version",), "trial": ("version",)}
+
+
+def _usable(entry: Entry) -> bool:
+    """Whether an entry has what later steps read of it, each of its type."""
+    if not isinstance(step := entry.get("step"), str) or not all(key in entry for key in _NEEDED.get(step, ())):
+        return False
+    lists = [(entry[key], kind) for key, kind in _LISTS.items() if step != "drift" and entry.get(key) is not None]
+    return (
+        isinstance(entry.get("version", 0), int)
+        and isinstance(entry.get("percent", 0), int | float)
+        and isinstance(entry.get("config", ""), str)
+        and all(isinstance(values, list) and all(isinstance(one, kind) for one in values) for values, kind in lists)
+    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from perf.operands import CURRENT, Base, Side, sides
 from perf.rollout.canary import CANARY_FILE
 from perf.rollout.gates import GATES, Demands, Gates, Passage
-from perf.rollout.ledger import LOG, Entry, Ledger, beside
+from perf.rollout.ledger import LOG, Entry, Ledger, State, beside, read
 from perf.rollout.release import Release
 from perf.rollout.trial import Hold, failed_share, watch, watch_whole
 from tooling.console import table
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tooling.console import Console
 
 WHOLE = 100.0
+_ANSWER_S = 60.0
+"""A server on full cores may take long to say what it serves; no switch is undone for that."""
 _AGAIN = ("parity", "slo")
 """Gates that are passed again before a trial is widened."""
 
@@ -109,7 +111,27 @@ def promote(request: PromoteRequest, *, analyzer: Callable[[], PerfAnalyzer], co
         run = _Run(request, release, ledger, gates, candidate, served, console)
         result = run.widen(trial) if trial else run.begin()
         kept = ledger.state.kept if result.promoted else None
+    if result.promoted:
+        _keep_answers(release, gates, result.version, console)
     return _watched(request, release, result, failed_before, console) if kept else result
+
+
+def _after_switch(release: Release, console: Console) -> Ledger:
+    """The log, once a switch of versions that another process makes just now has come to its end."""
+    return Ledger(release.model_dir, waiting=lambda: console.info("waiting for the switch that is under way"))
+
+
+def _keep_answers(release: Release, gates: Gates, version: int, console: Console) -> None:
+    """Ask the new version for the canary's answers, and keep them unless it was taken back meanwhile. Asked with the
+    log free for `rollback`, since a version that answers slowly is one that may have to go."""
+    try:
+        answers = gates.answers()
+        with _after_switch(release, console) as ledger:
+            promoted = ledger.state.promoted
+            if promoted and int(promoted[-1]["version"]) == version:
+                gates.keep(beside(release.model_dir, CANARY_FILE), answers)
+    except TrituneError as error:
+        console.warning(f"no canary answers are kept for `tritune drift`: {error}")
 
 
 def _watched(
@@ -120,7 +142,7 @@ def _watched(
     version, hold = result.version, Hold(request.hold_s, request.demands.slo)
     console.info(f"version {version} serves, and the one before stays loaded for {hold.seconds:g} s")
     held = watch_whole(release, version, hold, failed_before, console)
-    with Ledger(release.model_dir) as ledger:
+    with _after_switch(release, console) as ledger:
         entry = ledger.state.kept
         if held is None or entry is None or int(entry["version"]) != version:
             held = Passage("hold", "failed", "it was taken back meanwhile")
@@ -143,7 +165,7 @@ def open_release(model_dir: Path, url: str, config_name: str | None) -> Release:
     model_dir = absolute(model_dir)
     if not model_dir.is_dir():
         raise UsageError("not a model directory", where=model_dir, expected="REPO/NAME of the served repository")
-    server = RunningServer(url)
+    server = RunningServer(url, _ANSWER_S)
     server.identity()
     server.require_control("server not in explicit mode: it loads no new version while it runs", "")
     return Release(model_dir, server, config_name)
@@ -230,10 +252,6 @@ class _Run:
         old = ", ".join(map(str, self._served))
         if self._request.hold_s > 0 and not kept:
             self._console.info(f"version {old} does not stay loaded: it has another config, or other files")
-        try:
-            self._gates.keep_answers(beside(self._release.model_dir, CANARY_FILE))
-        except TrituneError as error:
-            self._console.warning(f"no canary answers are kept for `tritune drift`: {error}")
         return self._result(version, passages, 0, promoted=True)
 
     def _result(self, version: int, passages: list[Passage], percent: float, *, promoted: bool = False) -> Promotion:
@@ -269,18 +287,22 @@ class Rollback:
         return f"{took}: version {serves} serves, after {self.seconds} s."
 
 
-def rollback(model_dir: Path, url: str) -> Rollback:
-    """End the trial that is under way, else take the last promotion back. Raises UsageError when there is neither,
-    Refused when Triton no longer takes the old version; the newer one then goes on."""
+def rollback(model_dir: Path, url: str, console: Console) -> Rollback:
+    """End the trial that is under way, else take the last promotion back; one that switches versions just now is waited
+    for. Raises UsageError when there is neither, or when another process took it back first; Refused when Triton no
+    longer takes the old version, and the newer one then goes on."""
     release, started = open_release(model_dir, url, None), time.monotonic()
-    if not (log := beside(release.model_dir, LOG)).exists():  # none is made for this
-        raise UsageError("there is nothing to take back", where=log, expected="an earlier `tritune promote`")
-    with Ledger(release.model_dir) as ledger:
+    meant = _newest(State.of(read(beside(release.model_dir, LOG))), release)
+    with _after_switch(release, console) as ledger:
         state = ledger.state
-        entry = state.switching or state.trial or next(reversed(state.promoted), None)
-        if entry is None:
+        entry = _newest(state, release)
+        if entry["version"] != meant["version"]:
             raise UsageError(
-                "there is nothing to take back", where=ledger.path, expected="an earlier `tritune promote`"
+                "another rollout came first, and this one would take back what it was not asked to",
+                where=ledger.path,
+                got=f"version {entry['version']} is the newest",
+                expected=f"version {meant['version']}, as when this began",
+                hint="look at the end of the log, and go on from there",
             )
         if entry is state.trial:
             ended, step, serves = "trial", "trial ended", release.served()
@@ -291,6 +313,14 @@ def rollback(model_dir: Path, url: str) -> Rollback:
         ledger.note(step, version=entry["version"], served=serves)
     seconds = round(time.monotonic() - started, 2)
     return Rollback(release.name, ended, int(entry["version"]), tuple(serves), seconds, ledger.path)
+
+
+def _newest(state: State, release: Release) -> Entry:
+    """The step that a rollback takes back. Raises UsageError when there is none."""
+    if entry := state.switching or state.trial or next(reversed(state.promoted), None):
+        return entry
+    log = beside(release.model_dir, LOG)
+    raise UsageError("there is nothing to take back", where=log, expected="an earlier `tritune promote`")
 
 
 def _take_back(release: Release, entry: Entry) -> list[int]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FOLDER = "rollout"
 """In the model directory, what went out of it: Triton passes over directories that are no numbers."""
 SPLIT_FILE = "split.json"
-_SETTLE_S, _POLL_S = 5.0, 0.02
+_SETTLE_S, _LONGEST_S, _POLL_S = 5.0, 300.0, 0.02
 _BEFORE, _AFTER = "before", "after"
 _OWN = (CONFIG_FILE, "configs", FOLDER)
 _UNREAD = ("export.json", "clients", "tokenizer")
@@ -219,8 +219,13 @@ class Release:
         return self.model_dir / FOLDER / str(version) / part
 
     def _require_served(self, versions: list[int]) -> None:
-        deadline = time.monotonic() + _SETTLE_S
-        while (found := self.server.versions(self.name)) != versions and time.monotonic() < deadline:
+        """Raise ExternalError unless these versions are ready. A server on busy cores takes its time after the answer
+        to the load call: as long as a version is under way it is waited for."""
+        begun = time.monotonic()
+        while (found := self.server.versions(self.name)) != versions:
+            waited_s = time.monotonic() - begun
+            if waited_s > _LONGEST_S or (waited_s > _SETTLE_S and not self.server.under_way(self.name)):
+                break
             time.sleep(_POLL_S)
         if found != versions:
             raise ExternalError(

@@ -61,3 +61,48 @@ def test_what_a_promotion_kept_is_kept_until_it_is_let_go(tmp_path: Path) -> Non
         ledger.note("let go", version=2, unloaded=[1])
         assert ledger.state.kept is None
         assert ledger.state.promoted[-1]["version"] == 2, "which may still be taken back"
+
+
+def test_who_waits_gets_the_log_after_a_switch_and_is_refused_while_gates_are_passed(tmp_path: Path) -> None:
+    told: list[str] = []
+    rollout = Ledger(tmp_path / "m").__enter__()
+
+    def waiting() -> None:
+        told.append("waiting")
+        rollout.note("promoted", version=2)
+        rollout.__exit__(None, None, None)
+
+    for step in ({"step": "begun"}, {"step": "gate", "gate": "ab"}, {"step": "gate", "gate": "hold", "percent": 5}):
+        rollout.note(**step, version=2)
+        with pytest.raises(UsageError, match="another rollout"), Ledger(tmp_path / "m", waiting=waiting):
+            pass
+    rollout.note("switching", version=2, served=[1], replaced=[], added=["2"])
+    with Ledger(tmp_path / "m", lock=False) as look:
+        look.note("drift", drifted=False)
+    assert told == []
+    with Ledger(tmp_path / "m", waiting=waiting) as ledger:
+        assert [entry["version"] for entry in ledger.state.promoted] == [2]
+    assert told == ["waiting"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"step": "switching"}',
+        '{"step": "switching", "version": "2", "served": [1], "replaced": [], "added": []}',
+        '{"step": "switching", "version": 2, "served": ["one"], "replaced": [], "added": []}',
+        '{"step": "switching", "version": 2, "served": [1], "replaced": [3], "added": []}',
+        '{"step": "switching", "version": 2, "served": [1], "replaced": "1", "added": []}',
+        '{"step": "switching", "version": 2, "served": [1], "replaced": [], "added": [], "kept": [1], "config": 7}',
+        '{"step": "trial", "percent": 5}',
+        '{"step": "trial", "version": 2, "percent": "5"}',
+        '{"step": 1}',
+        "[]",
+    ],
+)
+def test_a_line_without_what_its_step_needs_is_damage(tmp_path: Path, line: str) -> None:
+    path = beside(tmp_path / "m", LOG)
+    path.write_text(f'{{"step": "begun", "version": 2}}\n{line}\n')
+    with pytest.raises(UsageError, match="the decision log is damaged") as raised:
+        read(path)
+    assert str(raised.value.problems[0].where) == f"{path}:2"

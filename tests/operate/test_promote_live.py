@@ -82,6 +82,11 @@ def test_what_triton_would_refuse_and_wrong_numbers_are_stopped_while_the_old_on
         assert gate["gate"] == "parity"
         assert "off from those of the current version by at most 0.1" in gate["why"]
 
+        elsewhere = scaled(tmp_path / "elsewhere")
+        gate = refused(run_cli, elsewhere, model, server)
+        assert gate["gate"] == "load"
+        assert f"does the server at {server.http_url} serve {elsewhere.parent}?" in gate["why"]
+
         dies = scripted(tmp_path / "dies", work='raise RuntimeError("no memory")')
         gate = refused(run_cli, model, dies, server)
         assert gate["gate"] == "parity"

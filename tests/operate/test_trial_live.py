@@ -218,7 +218,7 @@ def test_what_cannot_be_promoted_is_told(
         url = ("--url", server.http_url)
         for argv, says in (
             ([model, other], "the same requests do not fit both"),
-            ([model, tmp_path / "nowhere"], "cannot be compared"),
+            ([model, tmp_path / "nowhere"], "neither there nor a setting"),
             ([tmp_path / "nowhere", other], "not a model directory"),
             ([model, "instances=many"], "not a whole number"),
             ([model, "instances=2", "--skip", "parties"], "did you mean `parity`?"),

@@ -95,8 +95,9 @@ def rollback(context: typer.Context, model_dir: Path = MODEL_DIR, url: str = URL
     """Take the last step of `tritune promote` back: end a trial, or serve the version before. No request is lost."""
     from perf.rollout.promote import rollback as run
 
-    done = run(model_dir, url)
-    console_of(context).result({**asdict(done), "log": str(done.log)}, done.text())
+    console = console_of(context)
+    done = run(model_dir, url, console)
+    console.result({**asdict(done), "log": str(done.log)}, done.text())
 
 
 def drift(

@@ -19,7 +19,7 @@ _LOAD_TIMEOUT_S = 300.0
 _POLL_S = 0.05
 _NO_CONTROL = "explicit model load / unload is not allowed"
 """What Triton answers to the load API in the control modes `none` and `poll` (HTTP 503)."""
-_NO_VARIANTS = "server is not in explicit model control mode: variants cannot be loaded"
+_NO_VARIANTS = "server not in explicit mode: variants cannot be loaded"
 _NO_MODEL = "tritune-asks-for-control"
 
 
@@ -31,10 +31,11 @@ class Identity(NamedTuple):
 
 
 class RunningServer:
-    """A running server at HOST:PORT of its HTTP endpoint. Each call raises ExternalError when nothing answers there."""
+    """A running server at HOST:PORT of its HTTP endpoint. Each call raises ExternalError when nothing answers there
+    within `limit_s`; loading a model may take longer."""
 
-    def __init__(self, url: str) -> None:
-        self.url = address(url)
+    def __init__(self, url: str, limit_s: float = _TIMEOUT_S) -> None:
+        self.url, self._limit_s = address(url), limit_s
 
     def identity(self) -> Identity:
         """Raises MissingError when no Triton answers."""
@@ -88,6 +89,11 @@ class RunningServer:
         index = self._ask(f"asking for the versions of `{name}`", lambda http: http.index())
         return sorted(int(one["version"]) for one in index if one["name"] == name and one.get("state") == "READY")
 
+    def under_way(self, name: str) -> bool:
+        """Whether a version of a model is being loaded or unloaded."""
+        states = self._ask(f"asking for the versions of `{name}`", lambda http: http.states(name))
+        return not set(states) <= {"READY", "UNAVAILABLE"}
+
     def unload(self, name: str) -> None:
         """Unload a model once its requests in flight are answered; not waited for."""
         self._ask(f"unloading `{name}`", lambda http: http.unload(name))
@@ -104,7 +110,7 @@ class RunningServer:
         if not settle:
             return
         deadline = time.monotonic() + _LOAD_TIMEOUT_S
-        while set(self._ask(f"loading `{name}`", lambda http: http.states(name))) - {"READY", "UNAVAILABLE"}:
+        while self.under_way(name):
             if time.monotonic() > deadline:
                 raise ExternalError("the model does not become ready", where=self.url, got=f"`{name}`")
             time.sleep(_POLL_S)
@@ -113,7 +119,8 @@ class RunningServer:
         """The trace settings in force for a model, after changing some (see TritonHttp). Raises Refused."""
         return self._ask(f"asking for the trace of `{name}`", lambda http: http.trace(name, settings))
 
-    def _ask(self, doing: str, call: Callable[[TritonHttp], _T], limit_s: float = _TIMEOUT_S) -> _T:
+    def _ask(self, doing: str, call: Callable[[TritonHttp], _T], limit_s: float | None = None) -> _T:
+        limit_s = self._limit_s if limit_s is None else limit_s
         try:
             return call(TritonHttp(self.url, limit_s))
         except Answer as answer:
