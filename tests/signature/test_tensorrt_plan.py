@@ -99,6 +99,18 @@ RANGE = {"min": [1, 1], "opt": [8, 64], "max": [16, 64]}
         ({"schema_version": 2}, "schema_version: not of its form (got 2; expected 1)"),
         ({"tensorrt": 10.5}, "tensorrt: no text (got 10.5)"),
         ({"tensorrt": "ten"}, "tensorrt: not of its form (got `ten`; expected a version such as 10.5.0.18)"),
+        (
+            {"hardware_compatibility": "ampere+", "compute_capability": "7.5"},
+            "the sidecar: ampere+ on compute capability 7.5: no such build (expected 8.0 or more)",
+        ),
+        (
+            {"tensorrt": "11.1.0.106", "precision": "fp16"},
+            "the sidecar: precision fp16 of TensorRT 11.1.0.106: no such build (expected onnx, since 11)",
+        ),
+        ({"build_s": "long"}, "build_s: no number (got `long`)"),
+        ({"build_s": float("nan")}, "build_s: no number (got nan; expected seconds)"),
+        ({"build_s": -1}, "build_s: below 0 (got -1; expected seconds)"),
+        ({"built": []}, "built: no time (got []; expected such as 2026-01-31T12:00:00Z)"),
         ({"inputs": []}, "the sidecar: no tensors (expected the engine's inputs and outputs)"),
         ({"inputs": "ids"}, "inputs: no list (got `ids`)"),
         ({"inputs": [IDS, IDS]}, "tensors of the same name: ids (expected each once)"),
@@ -117,7 +129,6 @@ RANGE = {"min": [1, 1], "opt": [8, 64], "max": [16, 64]}
             "profile 0 does not fit input ids (expected sizes as in its shape, [-1, 128])",
         ),
         ({"built": "yesterday"}, "built: no time (got `yesterday`; expected such as 2026-01-31T12:00:00Z)"),
-        ({"build_s": float("nan")}, "build_s: "),
     ],
 )
 def test_a_sidecar_that_says_what_no_engine_has(plan, changes, said):
@@ -148,7 +159,7 @@ def test_a_sidecar_that_is_no_object_of_json(plan, content, tmp_path):
     ("content", "said"),
     [
         (b"", "got an empty file"),
-        (b"ftrt\0\0\0\0", "not a TensorRT plan"),
+        (b"ftrt\0\0\0\0", r"not a whole TensorRT plan \(got 8 bytes; expected at least 28\)"),
         (b"\x08\x08" * 20, "not a TensorRT plan"),
         (b"version https://git-lfs.github.com/spec/v1\n", "not a TensorRT plan"),
         (b"ftrt\x01" + bytes(40), "header of an unknown form"),

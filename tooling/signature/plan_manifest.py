@@ -32,10 +32,14 @@ _WORDS: Final = {
     "string_too_short": ("no name", "a text that is not empty"),
     "int_type": ("no whole number", None),
     "bool_type": ("neither true nor false", None),
+    "float_type": ("no number", None),
+    "finite_number": ("no number", "seconds"),
+    "greater_than_equal": ("below 0", "seconds"),
     "tuple_type": ("no list", None),
     "dict_type": ("no object", None),
     "model_type": ("no object", None),
     "datetime_from_date_parsing": ("no time", "such as 2026-01-31T12:00:00Z"),
+    "datetime_type": ("no time", "such as 2026-01-31T12:00:00Z"),
 }
 """Of pydantic's errors, in this project's words; what is expected beside."""
 
@@ -134,6 +138,11 @@ class PlanManifest(_Part):
 
     @model_validator(mode="after")
     def _tensors_and_profiles(self) -> PlanManifest:
+        if self.hardware_compatibility == "ampere+" and float(self.compute_capability) < 8:
+            got = f"ampere+ on compute capability {self.compute_capability}"
+            raise ValueError(f"{got}: no such build; expected 8.0 or more")
+        if self.precision == "fp16" and int(self.tensorrt.partition(".")[0]) >= 11:
+            raise ValueError(f"precision fp16 of TensorRT {self.tensorrt}: no such build; expected onnx, since 11")
         if not self.inputs or not self.outputs:
             raise ValueError("no tensors; expected the engine's inputs and outputs")
         names = [tensor.name for tensor in (*self.inputs, *self.outputs)]

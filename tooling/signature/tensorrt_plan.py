@@ -81,7 +81,11 @@ def plan_version(path: Path) -> str:
             header = file.read(_HEADER_SIZE)
     except OSError as error:
         raise UsageError("cannot be read", where=path, got=error.strerror, expected="a TensorRT plan") from error
-    if header[:4] != _TAG or len(header) < _HEADER_SIZE:
+    if header[:4] == _TAG and len(header) < _HEADER_SIZE:
+        hint = "copy the plan again: it was cut off"
+        got, expected = f"{len(header)} bytes", f"at least {_HEADER_SIZE}"
+        raise UsageError("not a whole TensorRT plan", where=path, got=got, expected=expected, hint=hint)
+    if header[:4] != _TAG:
         hint = "build the plan again, and copy it in binary mode"
         if header.startswith(b"version https://git-"):
             hint = "fetch the plan: `git lfs pull`"
@@ -94,6 +98,10 @@ def plan_version(path: Path) -> str:
         )
     if int.from_bytes(header[4:8], "little") != 0:
         raise UsageError(
-            "the plan has a header of an unknown form", where=path, got=f"form {header[4]}", expected="form 0"
+            "the plan has a header of an unknown form",
+            where=path,
+            got=f"form {header[4]}",
+            expected="form 0",
+            hint="ask `trtexec --getPlanVersionOnly` which TensorRT built it, and build it again with one of 10 or 11",
         )
     return ".".join(str(byte) for byte in header[_VERSION_AT:_HEADER_SIZE])
