@@ -47,6 +47,31 @@ def test_the_example_model_says_its_own_longest_input(run_cli: Run, minilm_repos
     assert f"type=bind,source={tmp_path}/minilm/1,target=/plan" in words
 
 
+def test_a_model_with_no_free_axis_but_the_batch_needs_no_lengths(
+    run_cli: Run, encoder: Callable[..., Path], tmp_path: Path
+) -> None:
+    words = command(run_cli, encoder((("x", "INT64", ["batch", 4]),)), tmp_path, "--engine", "opt=2")
+    shapes = [word for word in words if "Shapes" in word]
+    assert shapes == ["--minShapes=x:1x4", "--optShapes=x:2x4", "--maxShapes=x:8x4"]
+
+
+def test_profiles_beyond_what_the_model_takes_are_told(
+    run_cli: Run, encoder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tooling.cli.engine._own_length", lambda _: 128)
+    argv = ("export", encoder(), "-r", tmp_path, "--format", "tensorrt", "--print-command")
+    for asked in (("--buckets", "16,129"), ("--max-tokens", 129)):
+        assert "the profiles take 129 tokens, and the model 128: longer inputs may fail" in run_cli(*argv, *asked).err
+    assert "longer inputs may fail" not in run_cli(*argv, "--max-tokens", 128).err
+
+
+def test_a_model_directory_without_an_onnx_file(run_cli: Run, tmp_path: Path) -> None:
+    (tmp_path / "enc" / "1").mkdir(parents=True)
+    (tmp_path / "enc" / "config.pbtxt").write_text('platform: "tensorrt_plan"')
+    done = run_cli("export", tmp_path / "enc", "-r", tmp_path / "r", "--format", "tensorrt")
+    assert (done.code, "a model directory without an ONNX file" in done.err) == (2, True)
+
+
 def test_settings_reach_the_command(run_cli: Run, encoder: Callable[..., Path], tmp_path: Path) -> None:
     words = command(
         *(run_cli, encoder(), tmp_path, "--max-tokens", "64", "--precision", "fp16", "--engine", "workspace=2GiB"),
@@ -158,7 +183,11 @@ def test_shapes_by_hand(run_cli: Run, encoder: Callable[..., Path], tmp_path: Pa
         (["--max-tokens", "64", "--engine", "opt=4x"], "--engine: no usual size"),
         (["--max-tokens", "99999999999"], "--max-tokens: out of range (got `99999999999`; expected 1 to 1000000)"),
         (["--max-tokens", "64", "--max-batch-size", "9999999999"], "--max-batch-size: out of range"),
-        (["--max-tokens", "64", "--engine", "workspace=1KiB"], "--engine workspace: too little to build with"),
+        (
+            ["--max-tokens", "64", "--engine", "workspace=1KiB"],
+            "--engine workspace: too small (got `1KiB`; expected 1MiB or more)",
+        ),
+        (["--max-tokens", "64", "--engine", "workspace=lots"], "--engine workspace: not a size (got `lots`;"),
         (["--max-tokens", "64", "--engine", "timing_cache=/tmp"], "--engine timing_cache: the timing cache is a dir"),
         (["--max-tokens", "64", "--builder", "python"], "--print-command: the Python builder has no command"),
         (["--buckets", "128,64"], "--buckets: no usable length edges (got 128, 64"),

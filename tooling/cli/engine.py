@@ -123,6 +123,9 @@ def export_engine(
 
     onnx = _onnx_of(Path(source), to_onnx)
     request = _request(onnx, repository, name, ask)
+    asked, own = max(ask.longest or 0, *ask.edges, 0), _own_length(onnx)
+    if own and asked > own:
+        console.warning(f"{onnx}: the profiles take {asked} tokens, and the model {own}: longer inputs may fail")
     if ask.print_command:
         if ask.builder == "python":
             hint = "leave --print-command out, or give --builder container or trtexec"
@@ -138,11 +141,14 @@ def export_engine(
 
 def _onnx_of(source: Path, to_onnx: Callable[[], Path]) -> Path:
     """A file, or the newest version of a model directory, as it is; anything else is exported first."""
-    from tooling.repository import locate_model
+    from tooling.repository import CONFIG_FILE, locate_model
 
     exported = source.is_dir() and any(source.glob("*/model.onnx"))
     if exported or source.suffix == ".onnx":
         return locate_model(source, "onnxruntime").file
+    if (source / CONFIG_FILE).is_file():
+        expected = "REPO/NAME with 1/model.onnx in it, an ONNX file, or what `save_pretrained` wrote"
+        raise UsageError("a model directory without an ONNX file", where=source, expected=expected)
     return to_onnx()
 
 
@@ -175,11 +181,9 @@ def _request(onnx: Path, repository: Path, name: str | None, ask: EngineAsk) -> 
 
 def _workspace(text: str) -> int:
     """Bytes; trtexec takes whole MiB."""
-    from tooling.units import parse_size
+    from tooling.cli.options import size_bytes
 
-    if (size := parse_size(text)) < 1 << 20:
-        raise UsageError("too little to build with", where="--engine workspace", got=text, expected="1MiB or more")
-    return size
+    return size_bytes("--engine workspace", text, "1MiB")
 
 
 def _cache_file(text: str) -> Path:
@@ -236,7 +240,7 @@ def _range(signature: ModelSignature, onnx: Path, ask: EngineAsk) -> ShapeRange:
         raise UsageError("no lengths to make buckets of", where="--padding", hint="give --workload FILE or --buckets")
     sent, rows = _traffic(signature, onnx, ask.workload) if ask.workload else ((), 1)
     longest = ask.longest or _own_length(onnx) or max(sent, default=None)
-    free = [tensor.name for tensor in signature.inputs if -1 in tensor.dims]
+    free = [tensor.name for tensor in signature.inputs if -1 in tensor.dims[1:]]
     if free and not (ask.edges or longest):
         raise UsageError(
             f"dynamic inputs {', '.join(free)} need min/opt/max shapes",
