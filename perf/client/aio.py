@@ -232,7 +232,8 @@ class Client:
             if error.code().name == "DEADLINE_EXCEEDED":
                 raise self._late(self.model, timeout_s) from None
             words = error.details() or error.code().name
-            raise ExternalError(words, where=f"`{self.model}` at {self.url}", hint="is the model loaded?") from None
+            hint = f"give {_ENDPOINT}" if "connect" in words.lower() else "is the model loaded?"
+            raise ExternalError(words, where=f"`{self.model}` at {self.url}", hint=hint) from None
         known = _Model(tensors(told.inputs), tensors(told.outputs))
         for name in self._pad:
             if name not in known.inputs:

@@ -12,7 +12,7 @@ import pytest
 
 from perf.client import Client, decode
 from perf.client.wire import Tensor, array_of, from_bytes, to_bf16, to_bytes
-from tooling.errors import UsageError
+from tooling.errors import ExternalError, UsageError
 
 
 def tensor(datatype: str) -> Tensor:
@@ -96,3 +96,13 @@ def test_answers_of_bfloat16_over_http_are_numbers() -> None:
     head = json.dumps({"model_version": "3", "outputs": [output]}).encode()
     version, outputs = decode(head + to_bf16(np.array([1.5, -2.0], np.float32)))
     assert (version, outputs["y"].tolist(), outputs["y"].dtype) == ("3", [1.5, -2.0], np.float32)
+
+
+def test_where_nobody_answers_the_endpoint_is_named() -> None:
+    async def ask() -> None:
+        async with Client("127.0.0.1:1", "m") as client:
+            await client.infer({"x": [[1]]}, timeout_s=20)
+
+    with pytest.raises(ExternalError, match=r"`m` at 127\.0\.0\.1:1") as raised:
+        asyncio.run(ask())
+    assert "the gRPC endpoint of a Triton server, such as localhost:8001" in str(raised.value.problems[0].hint)
