@@ -10,14 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tooling.errors import ExternalError, Terminated, UsageError
-from tooling.server import EmbeddedServer, ServerOptions, embedded
+from tooling.server import EmbeddedServer, ServerOptions, embedded, supervisor
 from tooling.server.ports import Ports, choose_ports
 from tooling.server.supervisor import children_of
 
@@ -83,6 +83,79 @@ def test_kill_9_of_tritonserver(start: Callable[..., EmbeddedServer], repository
             server.load("double")
         assert "successfully loaded 'double'" in str(raised.value), "the last log lines are shown"
         assert "CUDA" not in str(raised.value)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("whom", ["server", "supervisor"])
+def test_a_killed_server_leaves_no_directory_for_environments(
+    start: Callable[..., EmbeddedServer], repository: Path, whom: str, left: Any
+) -> None:
+    """The Python backend makes one in /tmp by itself; what another server may have made stays."""
+    began_s = time.time()
+    with start(repository) as server:
+        server.load("double")
+        made = [place for place in Path("/tmp").glob("python_env_*") if place.stat().st_ctime >= began_s]
+        assert made, "Triton makes none any more: nothing is to be removed"
+        assert supervisor.left_environments(began_s) == [], "its server lives"
+        os.kill(server.pid if whom == "server" else supervisor_of(server), signal.SIGKILL)
+        with pytest.raises(ExternalError):
+            server.watch()
+    assert left.after(server.run_id, 5) == []
+    assert supervisor.left_environments(began_s) == []
+
+
+BACKEND = """
+import mmap, sys, time
+with open(sys.argv[1], "rb") as file:
+    held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    print("mapped", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """Start processes that have a file named as Triton's Python backend mapped."""
+    library = tmp_path / "libtriton_python.so"
+    library.write_bytes(b"x")
+    made: list[subprocess.Popen[str]] = []
+
+    def run() -> subprocess.Popen[str]:
+        made.append(subprocess.Popen([sys.executable, "-c", BACKEND, library], stdout=subprocess.PIPE, text=True))
+        assert made[-1].stdout is not None
+        assert made[-1].stdout.readline() == "mapped\n"
+        return made[-1]
+
+    yield run
+    for one in made:
+        one.kill()
+        one.communicate()
+
+
+def test_only_environments_of_dead_servers_are_removed(
+    tmp_path: Path, backend: Callable[[], subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_TEMPORARY", tmp_path)
+    monkeypatch.setattr(supervisor, "_PYTHON_BACKEND", os.fsencode(tmp_path / "libtriton_python.so"))
+    began_s = time.time() - 1
+    old = tmp_path / "python_env_Xy12ab"
+    (old / "0" / "bin").mkdir(parents=True)
+    (tmp_path / "python_env_filefi").touch()
+    (tmp_path / "python_env_of_mine").mkdir()
+    assert supervisor.left_environments(time.time() + 1) == [], "made before the run"
+    time.sleep(0.1)
+    first = backend()
+    assert supervisor.left_environments(began_s) == [old], "the living one was started later"
+    own = tmp_path / "python_env_abcdef"
+    own.mkdir()
+    assert supervisor.left_environments(began_s) == [old]
+    supervisor.remove_environments(began_s)
+    assert sorted(place.name for place in tmp_path.glob("python_env_*")) == [
+        *("python_env_abcdef", "python_env_filefi", "python_env_of_mine")
+    ]
+    first.kill()
+    first.wait()
+    assert supervisor.left_environments(began_s) == [own]
 
 
 @pytest.mark.live

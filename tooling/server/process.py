@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tooling.errors import ExternalError
 from tooling.server import supervisor
-from tooling.server.supervisor import children_of, remove_shared_memory, spared
+from tooling.server.supervisor import children_of, remove_environments, remove_shared_memory, spared
 
 RUN_ID_VARIABLE = "TRITUNE_RUN_ID"
 _GRACE_S = 5.0
@@ -27,7 +27,7 @@ class SupervisedServer:
     """One tritonserver under its supervisor process (see supervisor.py for what is promised)."""
 
     def __init__(self, run_id: str, command: Sequence[str], env: dict[str, str], directory: Path, log: Path) -> None:
-        self._run_id = run_id
+        self._run_id, self._started_s = run_id, time.time()
         program = [sys.executable, "-I", "-S", supervisor.__file__, str(directory)]
         self._supervisor = subprocess.Popen(
             program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", start_new_session=True, bufsize=0
@@ -127,6 +127,7 @@ class SupervisedServer:
                 raise ExternalError("processes of the server cannot be ended", got=left, expected="none after SIGKILL")
             time.sleep(0.02)
         remove_shared_memory(self._run_id)
+        remove_environments(self._started_s)
 
     def _kill_leftovers(self, since: float) -> list[int]:
         left = list(_processes_of(self._run_id))

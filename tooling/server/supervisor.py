@@ -5,7 +5,7 @@ Runs as a program of its own (`python -I -S supervisor.py DIRECTORY`), so it imp
 stdin   one JSON line `{"run_id", "command", "env", "log"}`, then: the byte `t` asks tritonserver to stop (SIGTERM);
         end of file (closed by the parent, or the parent is dead) ends everything at once.
 stdout  the line PID when tritonserver is started, then the line STATUS (exit code, or minus the signal) when it and all
-        its descendants, its shared memory and DIRECTORY are gone.
+        its descendants, its shared memory, its directories in /tmp and DIRECTORY are gone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import select
 import shutil
 import signal
+import stat
 import sys
 import time
 from contextlib import suppress
@@ -24,7 +25,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_SHARED_MEMORY = Path("/dev/shm")
+_SHARED_MEMORY, _TEMPORARY = Path("/dev/shm"), Path("/tmp")
+_PYTHON_BACKEND = b"libtriton_python.so"
 _TRACKER, _TRACKER_S = b"multiprocessing.resource_tracker", 2.0
 
 
@@ -34,8 +36,8 @@ def children_of(parent: int) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):
-                stat = (entry / "stat").read_bytes()
-                if int(stat.rpartition(b")")[2].split()[1]) == parent:
+                line = (entry / "stat").read_bytes()
+                if int(line.rpartition(b")")[2].split()[1]) == parent:
                     children.append(int(entry.name))
     return children
 
@@ -59,6 +61,48 @@ def remove_shared_memory(run_id: str) -> None:
     for region in _SHARED_MEMORY.glob(f"{run_id}*"):
         with suppress(OSError):
             region.unlink()
+
+
+def left_environments(since_s: float) -> list[Path]:
+    """Directories of Triton's Python backend whose server is surely dead, made since a time of the system's clock.
+
+    Each server makes one for packed environments, in /tmp whatever TMPDIR says, and removes it only when it ends in
+    order. Its name tells nothing, so what a living server of this user may have made is not among them: it was started
+    before the directory was last changed.
+    """
+    found = []
+    for place in _TEMPORARY.glob("python_env_??????"):
+        with suppress(OSError):
+            seen = place.lstat()
+            if stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid() and seen.st_ctime >= since_s:
+                found.append((place, seen.st_ctime))
+    living = _backends_started_s() if found else []  # looked for after the directories: a maker runs before it makes
+    return [place for place, changed_s in found if all(started_s > changed_s for started_s in living)]
+
+
+def remove_environments(since_s: float) -> None:
+    """Remove what `left_environments` finds."""
+    for place in left_environments(since_s):
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _backends_started_s() -> list[float]:
+    """When the processes of this user were started that run Triton's Python backend; 0 where that is not told."""
+    found = []
+    boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                if entry.stat().st_uid == os.geteuid() and _PYTHON_BACKEND in (entry / "maps").read_bytes():
+                    ticks = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[19])
+                    found.append(boot_s + ticks / os.sysconf("SC_CLK_TCK"))
+            except PermissionError:  # it may do more than this process, as the first one of a container
+                with suppress(OSError):
+                    if (entry / "comm").read_bytes().strip() == b"tritonserver":
+                        found.append(0.0)
+            except OSError:  # it has ended
+                continue
+    return found
 
 
 def _prctl(option: int, argument: int) -> None:
@@ -158,6 +202,7 @@ def main(directory: str) -> None:
     order = _read_order()
     status: int | None = None
     if order is not None:
+        started_s = time.time()
         child = _start(order)
         try:
             signal.signal(signal.SIGTERM, _terminated)
@@ -167,6 +212,7 @@ def main(directory: str) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             ended = _end_descendants(child)
             remove_shared_memory(order["run_id"])
+            remove_environments(started_s)
             shutil.rmtree(directory, ignore_errors=True)
             _say(status if status is not None else (ended or 0))
     else:
