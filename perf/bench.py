@@ -101,11 +101,15 @@ class Bench:
 
     def restart(self, candidate: Identified) -> Record | None:
         """Load a candidate anew: `load_s` until Triton says it is ready, then `first_ms` of one request and `warm_ms`,
-        the median of the next few. None where the target cannot tell. Raises Refused when Triton refuses it now.
+        the median of the next few. None where the target cannot tell, and of a decoupled model. Raises Refused when
+        Triton refuses it now.
         """
         known = self._known.get(_key({"record": "restart", "candidate": candidate.id}))
         if known is None:
             variant = self._subject.others[candidate.id]
+            asked = self._subject.asked or variant.config
+            if asked.model_transaction_policy.decoupled:  # one plain request has no stream for its answers
+                return None
             self._serve(variant)
             served = self._target.reload(variant)
             if served is None:

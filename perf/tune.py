@@ -19,7 +19,7 @@ from perf.input_data import write_input_data
 from perf.lengths import fit_to_model
 from perf.measurement import Measurement
 from perf.pipeline import PipelineTarget
-from perf.preflight import cautions
+from perf.preflight import cautions, notes
 from perf.profile import ProfileRequest, profile_on
 from perf.provenance import session
 from perf.result import DIRECT, TuneResult
@@ -91,6 +91,8 @@ def tune(
     with Study(plan.study_dir, plan.header, session()) as study:
         kept = sum(record["record"] == "measurement" for record in study.records)
         console.info(f"study {study.directory}{f': {kept} runs are there already' if kept else ''}")
+        for note in notes(plan.front.config if plan.front else plan.config):
+            console.info(note)
         for caution in (*cautions(plan.workload, plan.free), *(f"not tried: {reason}" for reason in plan.left_out)):
             console.warning(caution)
         variants = _Variants(request, plan, study.directory)
@@ -195,7 +197,7 @@ def _search(
 ) -> _Found:
     """On the simulator first; where the curve cannot carry that, by measuring alone."""
     variants.admit(*plan.tries)
-    if request.direct or plan.front:
+    if plan.direct or plan.front:
         behind = f" Requests went to the ensemble {plan.front.model_dir.name}." if plan.front else ""
         return _Found(DIRECT + behind, *search.run(plan.default, plan.tries))
     try:

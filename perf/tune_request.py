@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from perf.findings import Wanted
 from perf.footprint import Room
 from perf.forms import Form, forms
-from perf.grid import Candidate, Grid, candidates, current, wide
+from perf.grid import Candidate, Grid, candidates, current, threads_in_effect, wide
 from perf.input_check import check_input_data, expected_inputs
 from perf.lengths import fit_to_model, traffic_lengths
 from perf.load import window_ms as planned_window_ms
 from perf.operands import Base
 from perf.pipeline import Front, front_of
-from perf.preflight import STREAMED, fitted
+from perf.preflight import fitted
 from perf.provenance import conditions, sha256
 from perf.search import Budget
 from perf.slo import Slo
@@ -26,8 +26,9 @@ from perf.study import Record, study_dir
 from perf.target import Variant
 from perf.workload import Workload
 from tooling.config.changes import knob_problems
-from tooling.config.knobs import Knobs, apply, one_group, read
+from tooling.config.knobs import Knobs, apply, one_group, read, threads_key
 from tooling.config.proto import backend_of
+from tooling.config.tensors import signature_of
 from tooling.errors import Refused, UsageError
 from tooling.repository import ModelFile, config_path, locate_model, read_config, usable_cores
 from tooling.signature.onnx_file import read_onnx
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 _WINDOW_MS = {"throughput": 300, "avg": 300, "p50": 300, "p90": 400, "p95": 600, "p99": 1_000}
 """Windows long enough for the statistic at some hundred requests a second; a run is three of them."""
+_INSTANCES = (1, 2, 4)
+"""Counts that are tried of a backend whose instances have no threads to be set."""
 _LIMIT_MS = 600
 """The same for a limited p95 or p99, which is held by the median over all runs."""
 
@@ -74,7 +77,8 @@ class Plan:
     """A request with all it stands on: `free` is the config that settings are applied to, with one
     instance group; `tries` are for a direct search, `wide` for the simulator, `forms` for the setting found; `header`
     names the question, which finds its study in `study_dir` again. Behind a `front` the model is one of an ensemble,
-    which requests, workload and `signature` are for. `room` is the memory that settings are loaded into."""
+    which requests, workload and `signature` are for. `room` is the memory that settings are loaded into; `direct` says
+    that the simulator is left out, as was asked or because this backend has no service curve."""
 
     model_dir: Path
     front: Front | None
@@ -91,6 +95,7 @@ class Plan:
     study_dir: Path
     left_out: tuple[str, ...] = ()
     room: Room | None = None
+    direct: bool = False
 
     def fitting(self, those: Sequence[Candidate]) -> Sequence[Sequence[Candidate]]:
         """Settings, divided into those that fit into memory at once beside the current config."""
@@ -120,20 +125,24 @@ def plan_of(
     source = _located(front.part if front else request.model_dir)
     if source.model_dir is None:
         raise UsageError("not a model directory", where=request.model_dir, expected="REPO/NAME with 1/model.onnx in it")
-    config, signature = read_config(source.model_dir), read_onnx(source.file)
-    base = read(one_group(config))
+    config = read_config(source.model_dir)
+    own, onnx = Base(source.name, config, source.model_dir), source.format.backend == "onnxruntime"
+    signature = read_onnx(source.file) if onnx else signature_of(config, source.model_dir)
+    free = _free(config)
+    base = read(free)
     asked = front.config if front else config
     _check(request, config)
-    tries, broad = _settings(request, base, source.model_dir, front.config.max_batch_size if front else 0)
+    tries, broad = _settings(request, base, own, front.config.max_batch_size if front else 0)
+    direct = request.direct or not onnx
     if front:
         signature = front.signature
     workload = _traffic(request, signature, asked, source.model_dir)
-    others = forms(request.also, Base(source.name, config, source.model_dir if server_is_ours else None))
+    others = forms(request.also, own if server_is_ours else replace(own, model_dir=None))
     window_ms = planned_window_ms(workload) or _window_ms(request.slo)
     question = {
         **_question(request, front, others),
         "workload": workload.model_dump(mode="json"),
-        "grid": [candidate.id for candidate in (tries if request.direct else broad)],
+        "grid": [candidate.id for candidate in (tries if direct else broad)],
         "window_ms": window_ms,
     }
     header: Record = {
@@ -146,7 +155,7 @@ def plan_of(
         front,
         signature,
         config,
-        one_group(config),
+        free,
         workload,
         current(base),
         tries,
@@ -155,25 +164,49 @@ def plan_of(
         others,
         header,
         (request.study_dir or study_dir(request.studies, source.name, question, header, console)).absolute(),
+        direct=direct,
     )
 
 
 def _located(model_dir: Path) -> ModelFile:
-    """The ONNX file. Raises UsageError, for a model of another backend with what can be done with it."""
+    """The ONNX file, or the file of a Python model, whose settings are searched by measurement alone.
+
+    Raises UsageError, for a model of another backend with what can be done with it.
+    """
+    config = read_config(model_dir) if config_path(model_dir).is_file() else None
+    backend = backend_of(config) if config else ""
+    if backend == "python":
+        return locate_model(model_dir, backend)
     try:
         return locate_model(model_dir, "onnxruntime", ensembles=True)
     except UsageError:
-        config = read_config(model_dir) if config_path(model_dir).is_file() else None
-        if config is None or backend_of(config) in ("", "onnxruntime"):
+        if backend in ("", "onnxruntime"):
             raise
-    streamed = f", and {STREAMED}" if config.model_transaction_policy.decoupled else ""
     raise UsageError(
         "the settings of this backend are not searched",
         where=model_dir,
-        got=f"backend {backend_of(config)}",
-        expected="an ONNX model, an ensemble with one, or a vLLM model",
-        hint=f"`tritune compare {model_dir} instances=2` measures settings that you name{streamed}",
+        got=f"backend {backend}",
+        expected="an ONNX model, an ensemble with one, a Python model, or a vLLM model",
+        hint="on a server that has this backend `tritune compare current instances=2 --url HOST:PORT` measures "
+        "settings that you name",
     )
+
+
+def _free(config: ModelConfig) -> ModelConfig:
+    """The config that settings are applied to, with one instance group; of a Python model with its count in words,
+    which is 1 by default."""
+    free = one_group(config)
+    if backend_of(config) != "python" or read(free).instance_count:
+        return free
+    return apply(replace(read(free), instance_count=1), free)
+
+
+def _grid(grid: Grid, base: Knobs, backend: str) -> Grid:
+    """What is tried: of a backend without threads of its own other counts of instances, but those in effect."""
+    if threads_key(backend) is not None:
+        return grid
+    threads = grid.threads or (threads_in_effect(base, usable_cores()),)
+    return replace(grid, instances=grid.instances or _INSTANCES, threads=threads)
 
 
 def _question(request: TuneRequest, front: Front | None, others: tuple[Form, ...]) -> Record:
@@ -194,7 +227,7 @@ def within_memory(plan: Plan, *, gpu: bool) -> Plan:
 
     Raises Refused when none fits.
     """
-    room = Room.here(locate_model(plan.model_dir, "onnxruntime").file, gpu=gpu)
+    room = Room.here(_located(plan.model_dir).file, gpu=gpu)
     if room is None:
         return plan
     tries, broad = (room.fitting(ones, plan.default) for ones in (plan.tries, plan.wide))
@@ -205,13 +238,15 @@ def within_memory(plan: Plan, *, gpu: bool) -> Plan:
 
 
 def _settings(
-    request: TuneRequest, base: Knobs, model_dir: Path, least_rows: int
+    request: TuneRequest, base: Knobs, model: Base, least_rows: int
 ) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
     """Those for a direct search and those for the simulator; behind an ensemble of `least_rows` with at least as many.
 
     Raises UsageError for values that no setting can have, or when nothing is left to try.
     """
-    both = [make(base, request.grid, usable_cores()) for make in (candidates, wide)]
+    backend = backend_of(model.config)
+    grid = _grid(request.grid, base, backend)
+    both = [make(base, grid, usable_cores()) for make in (candidates, wide)]
     tries, broad = (tuple(one for one in ones if one.knobs.max_batch_size >= least_rows) for ones in both)
     if not tries and any(both):
         raise UsageError(
@@ -223,10 +258,10 @@ def _settings(
     if not tries:
         raise UsageError(
             "every setting of the grid equals the current config",
-            where=model_dir,
+            where=model.model_dir,
             hint="give other values with --instances, --threads, --delay or --max-batch-size",
         )
-    impossible = [problem for one in (*tries, *broad) for problem in knob_problems(one.knobs, "onnxruntime")]
+    impossible = [problem for one in (*tries, *broad) for problem in knob_problems(one.knobs, backend or "onnxruntime")]
     if impossible:
         raise UsageError(problems=list(dict.fromkeys(impossible)))
     return tries, broad

@@ -294,15 +294,55 @@ def test_wrong_usage_is_told_before_a_server_starts(
     assert not edited.exists()
 
 
-def test_settings_of_another_backend_are_compared(tmp_path: Path, run_cli: Callable[..., Any]) -> None:
-    """A Python model that streams: what does not work is told with what does, and how it is measured."""
-    version = tmp_path / "dec" / "1"
+STREAM = """
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for i in range(2):
+                time.sleep(0.01)
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("y", np.array([float(i)], np.float32))]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+STREAM_CONFIG = """
+backend: "python"
+max_batch_size: 0
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]
+model_transaction_policy { decoupled: true }
+"""
+
+
+def test_a_python_model_that_streams(tmp_path: Path, run_cli: Callable[..., Any]) -> None:
+    """Its instances are tried, and it is measured over a stream, which its config says. It waits and computes nothing,
+    so that two instances answer two clients twice as fast."""
+    version = tmp_path / "repo" / "dec" / "1"
     version.mkdir(parents=True)
-    policy = "model_transaction_policy { decoupled: true }"
-    (version.parent / "config.pbtxt").write_text(f'backend: "python"\n{policy}\n')
-    (version / "model.py").write_text("class TritonPythonModel: ...\n")
+    (version.parent / "config.pbtxt").write_text(STREAM_CONFIG)
+    (version / "model.py").write_text(STREAM)
+    argv = [version.parent, "--concurrency", 2, "--instances", "1,2", "--study", tmp_path / "study"]
+    found = run_cli("tune", *argv, "--budget", "1s", "--json")
+    assert found.code == 0, found.err
+    assert "adds -i grpc --async --streaming for decoupled models" in found.err
+    data = found.json["data"]
+    assert data["method"].startswith("Direct search")
+    (two,) = data["trials"]
+    assert (two["label"], two["changed"]) == ("2 instances, no batching", ["instance_count"])
+    assert two["screen_ratio"] > 1.3, two
+    refused = run_cli("tune", *argv[:3], "--threads", 2)
+    assert "the python backend has no setting for threads" in refused.err
+
+
+def test_settings_of_another_backend_are_not_searched(tmp_path: Path, run_cli: Callable[..., Any]) -> None:
+    version = tmp_path / "net" / "1"
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").write_text('backend: "pytorch"\n')
+    (version / "model.pt").touch()
     result = run_cli("tune", version.parent)
     assert (result.code, result.out) == (2, "")
-    assert "the settings of this backend are not searched (got backend python" in result.err
-    assert f"`tritune compare {version.parent} instances=2`" in result.err
-    assert "adds -i grpc --async --streaming for decoupled models" in result.err
+    assert "the settings of this backend are not searched (got backend pytorch" in result.err
+    assert "`tritune compare current instances=2 --url HOST:PORT`" in result.err

@@ -53,8 +53,9 @@ def tune(
     context: typer.Context,
     models: list[Path] = typer.Argument(
         metavar="MODEL_DIR…",
-        help="A model directory REPO/NAME with its config.pbtxt; of an ensemble its largest ONNX model is tuned. "
-        "Several of one repository are tuned under the traffic of all. Of a vLLM model its scheduler is tuned.",
+        help="A model directory REPO/NAME with its config.pbtxt; of an ensemble its largest ONNX model is tuned, "
+        "of a Python model instances and batching, of a vLLM model its scheduler. Several of one repository are "
+        "tuned under the traffic of all.",
     ),
     concurrency: int | None = typer.Option(
         None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."
