@@ -13,6 +13,10 @@ from tooling.llm.model_facts import read_facts, weight_files
 from tooling.llm.plan import Speculation, Wants, make_plan, set_apart
 
 GIB = 2**30
+ENCODER = (
+    '{"architectures": ["BertModel"], "hidden_size": 384, "num_attention_heads": 12, "num_hidden_layers": 6,'
+    ' "vocab_size": 30522}'
+)
 
 
 def test_llama_8b_by_its_figures(make_model) -> None:
@@ -155,6 +159,8 @@ def test_what_a_person_should_know_is_said(make_model) -> None:
         ("{", "not a JSON file"),
         ('{"num_hidden_layers": 2}', "no decoder that generates text"),
         ('{"is_encoder_decoder": true, "num_hidden_layers": 2, "hidden_size": 8}', "no num_attention_heads"),
+        (ENCODER, r"no decoder that generates text \(got BertModel; expected a causal language model"),
+        (ENCODER.replace("BertModel", "RobertaForSequenceClassification"), "got RobertaForSequenceClassification"),
     ],
 )
 def test_directories_that_hold_no_language_model(tmp_path: Path, content: str, said: str) -> None:

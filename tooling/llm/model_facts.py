@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,11 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "inner": ("intermediate_size", "n_inner", "ffn_dim", "d_ff"),
 }
 """What models of different families call the same figure."""
+_NO_TEXT: Final = re.compile(
+    r"For(MaskedLM|SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice|PreTraining)$"
+    r"|^(Albert|Bert|Camembert|Deberta|DebertaV2|DistilBert|Electra|ModernBert|MPNet|NomicBert|Roberta|XLMRoberta)Model$"
+)
+"""Architectures that encode or classify; they have the figures of a language model too."""
 _BYTES: Final = {"float32": 4, "float": 4, "float16": 2, "bfloat16": 2, "half": 2, "float8_e4m3fn": 1}
 
 
@@ -68,11 +74,14 @@ def read_facts(folder: Path) -> ModelFacts:
     merged = {**config, **text} if isinstance(text, dict) else config
     figures = {name: _number(merged, names) for name, names in _NAMES.items()}
     missing = [_NAMES[name][0] for name in ("layers", "hidden", "heads", "vocabulary") if not figures[name]]
-    if missing or config.get("is_encoder_decoder"):
+    architecture = _named(config.get("architectures"))
+    seq2seq = bool(config.get("is_encoder_decoder"))
+    if missing or seq2seq or _NO_TEXT.search(architecture):
+        got = architecture if not seq2seq else "an encoder-decoder model"
         raise UsageError(
             "no decoder that generates text",
             where=folder / "config.json",
-            got=f"no {', '.join(missing)}" if missing else "an encoder-decoder model",
+            got=f"no {', '.join(missing)}" if missing else got,
             expected="a causal language model, such as Llama, Mistral, Qwen or GPT",
         )
     layers, hidden, heads = (int(figures[name] or 0) for name in ("layers", "hidden", "heads"))
@@ -86,7 +95,7 @@ def read_facts(folder: Path) -> ModelFacts:
     quantization = merged.get("quantization_config")
     found = ModelFacts(
         folder,
-        _named(config.get("architectures")),
+        architecture,
         layers,
         full or layers,
         hidden,
