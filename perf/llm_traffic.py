@@ -11,13 +11,13 @@ from perf.llm_curve import text
 from perf.sim.llm import percentiles
 
 _EACH = 3
-"""Requests of each stream, at least, where streams are counted."""
+"""Requests of each client, at least: with fewer than clients not all would be in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class LlmTraffic:
-    """`requests` requests of closed-loop `clients`, or at `rate_rps` at random times; prompts (in letters) and outputs
-    (in tokens) are drawn from the given lengths."""
+    """`requests` requests (or more, of many `clients`) in a closed loop, or at `rate_rps` at random times; prompts (in
+    letters) and outputs (in tokens) are drawn from the given lengths."""
 
     prompts: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -26,26 +26,31 @@ class LlmTraffic:
     requests: int = 48
     seed: int = 0
 
+    @property
+    def count(self) -> int:
+        """Requests in all."""
+        return max(self.requests, _EACH * (self.clients or 0))
+
     def asks(self) -> list[Ask]:
         rng = random.Random(self.seed)
-        return [Ask(text(rng.choice(self.prompts), rng), rng.choice(self.outputs)) for _ in range(self.requests)]
+        return [Ask(text(rng.choice(self.prompts), rng), rng.choice(self.outputs)) for _ in range(self.count)]
 
     def due_s(self) -> list[float] | None:
         if self.rate_rps is None:
             return None
         rng, at, times = random.Random(self.seed), 0.0, []
-        for _ in range(self.requests):
+        for _ in range(self.count):
             at += rng.expovariate(self.rate_rps)
             times.append(at)
         return times
 
     def of_streams(self, streams: int) -> LlmTraffic:
         """The same requests of so many clients, each of whom sends its next when its last is answered."""
-        return replace(self, clients=streams, rate_rps=None, requests=max(self.requests, _EACH * streams))
+        return replace(self, clients=streams, rate_rps=None)
 
     def __str__(self) -> str:
         load = f"{self.clients} clients" if self.rate_rps is None else f"{self.rate_rps:g} requests/s at random"
-        return f"{load}, {self.requests} requests of {_range(self.prompts)} + {_range(self.outputs)} tokens"
+        return f"{load}, {self.count} requests of {_range(self.prompts)} + {_range(self.outputs)} tokens"
 
 
 def figures(answers: Sequence[Answer]) -> dict[str, float]:

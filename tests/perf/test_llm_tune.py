@@ -63,6 +63,14 @@ def test_a_rate_is_played_at_random_times() -> None:
     assert LlmTraffic((20,), (30,), clients=2).due_s() is None
 
 
+def test_every_client_sends_several_requests() -> None:
+    assert len(LlmTraffic((20,), (30,), clients=2).asks()) == 48
+    many = LlmTraffic((20,), (30,), clients=100)
+    assert len(many.asks()) == 300
+    assert str(many) == "100 clients, 300 requests of 20 + 30 tokens"
+    assert len(many.of_streams(4).asks()) == 48
+
+
 def tried(setting: Setting, *tokens: float, itl_us: float = 1.0) -> Tried:
     runs = tuple({"tokens_per_s": value, "itl_p95_us": itl_us} for value in tokens)
     return Tried(setting, runs[0], runs)
