@@ -146,8 +146,7 @@ def _capacity(
 
 
 def _roomy(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """A copy with more places, where the model has few: of one sequence alone steps tell little. It is not unloaded
-    when it is measured: Triton may never finish that so soon after an answer."""
+    """A copy with more places, where the model has few: of one sequence alone steps tell little."""
     places = max(LEVELS)
     if arguments["max_num_seqs"] >= places:
         return {}

@@ -32,6 +32,8 @@ _PORT_TRIES = 5
 _POLL_S = 0.02
 _READY_TIMEOUT_S = 1  # short: another program on our port may accept and never answer
 _CRASH_TIMEOUT_S = 5  # from a broken connection to the end of everything that belonged to the server
+_SLOW = "allow more time if the machine is slow or busy; else see the log lines"
+_STREAMED = "close the gRPC streams of its clients: Triton keeps a model until the stream of its last request is closed"
 _SOCKET_TAKEN = re.compile(r"Socket '[^']*:(\d+)' already in use")
 _DEFAULTS = ServerOptions()
 
@@ -134,7 +136,10 @@ class EmbeddedServer:
         self._settle(name, started, limit_s)
 
     def unload(self, name: str) -> None:
-        """Unload a model and wait until its instances are gone; requests in flight are answered first."""
+        """Unload a model and wait until its instances are gone; requests in flight are answered first.
+
+        Raises ExternalError after load_timeout_s: a gRPC stream that its last answer went over must be closed before.
+        """
         started = time.monotonic()
         self._ask(f"unloading `{name}`", lambda http: http.unload(name))
         self._settle(name, started, self._options.load_timeout_s)
@@ -281,7 +286,7 @@ class EmbeddedServer:
             if stubs <= wanted and "UNLOADING" not in states:
                 return
             if time.monotonic() - started > limit_s:
-                raise self._hung(doing, limit_s)
+                raise self._hung(doing, limit_s, _STREAMED if "UNLOADING" in states else _SLOW)
             time.sleep(_POLL_S)
 
     def _died(self, when: str) -> ExternalError:
@@ -289,9 +294,9 @@ class EmbeddedServer:
         how = "cannot be reached" if process.alive() else process.outcome()
         return self._failure(f"tritonserver {how} {when}", "see the log lines; `tritune doctor` checks this machine")
 
-    def _hung(self, doing: str, limit_s: float) -> ExternalError:
+    def _hung(self, doing: str, limit_s: float, hint: str = _SLOW) -> ExternalError:
         what = f"tritonserver did not answer within {limit_s:g} s while {doing}, and was ended"
-        return self._failure(what, "allow more time if the machine is slow or busy; else see the log lines")
+        return self._failure(what, hint)
 
     def _failure(self, what: str, hint: str) -> ExternalError:
         """The error for a server that is of no use any more; it is ended, without grace."""
