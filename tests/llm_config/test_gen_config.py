@@ -125,6 +125,7 @@ def test_check_and_diff_look_at_the_engine_too(make_model, run_cli, tmp_path: Pa
         (["--speculate", "ngram:0"], "not understood"),
         (["--speculate", "ngram:999"], "not understood"),
         (["--form", "bls"], "--form is for TensorRT-LLM"),
+        (["--backend", "onnxruntime"], "--backend: no engine for language models"),
         (["--release", "24.01"], "the vLLM of this release is not known"),
         (["--gpu-memory", "80"], "not a size"),
         (["--gpu-memory", "1MiB"], "no GPU is so small"),

@@ -54,6 +54,10 @@ def from_llm(model_dir: Path, ask: LlmAsk, backend: str | None, release: Release
         from tooling.cli.trtllm_source import trtllm_source
 
         return trtllm_source(model_dir, facts, wants, ask, release)
+    if backend not in (None, "vllm"):
+        raise UsageError(
+            "no engine for language models", where="--backend", got=f"`{backend}`", expected="vllm or tensorrtllm"
+        )
     if ask.form:
         raise UsageError("--form is for TensorRT-LLM", hint="leave it out, or name --backend tensorrtllm")
     return _vllm_source(model_dir, facts, wants, ask, release, force=force)
