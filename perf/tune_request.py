@@ -205,7 +205,10 @@ def _grid(grid: Grid, base: Knobs, backend: str) -> Grid:
     """What is tried: of a backend without threads of its own other counts of instances, but those in effect."""
     if threads_key(backend) is not None:
         return grid
-    threads = grid.threads or (threads_in_effect(base, usable_cores()),)
+    if grid.threads:
+        what = f"the {backend} backend has no setting for threads"
+        raise UsageError(what, where="--threads", hint="leave it out")
+    threads = (threads_in_effect(base, usable_cores()),)
     return replace(grid, instances=grid.instances or _INSTANCES, threads=threads)
 
 
