@@ -30,7 +30,8 @@ from perf.grid import Grid
 from perf.lengths import sentences, token_lengths
 from perf.padding import Choice, Way, choose_padding, padding_share
 from perf.process import ForeignLoad
-from perf.profile import ProfileRequest, profile
+from perf.profile import profile
+from perf.profile_request import ProfileRequest
 from perf.provenance import host_facts
 from perf.sim import BatcherConfig
 from tooling.config.build import build_config

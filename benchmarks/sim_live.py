@@ -39,7 +39,8 @@ from perf.grid import Grid
 from perf.input_data import batch_tensors, write_input_data
 from perf.measurement import Measurement
 from perf.process import ForeignLoad
-from perf.profile import ProfileRequest, compute_by_rows, profile
+from perf.profile import compute_by_rows, profile
+from perf.profile_request import ProfileRequest
 from perf.whatif import Question, what_if
 from perf.workload import Workload
 from tooling.config.knobs import Knobs, apply, describe, from_dict, read, to_dict

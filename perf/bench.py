@@ -34,8 +34,11 @@ _IN_VAIN = 3
 """After so many repeats that were disturbed too, the host is taken to be busy: repeating helps no more."""
 _CLOCK_STEP_S, _MOST_CLOCK_STEPS = 0.05, 3
 _WINDOWS_PER_RUN = 3 * 1.2
-_REQUESTS_PER_WINDOW = 15
-_LATENCIES_PER_WINDOW = 2
+_RUN_EXTRA_S = 0.3
+_REQUESTS_PER_WINDOW, _LATENCIES_PER_WINDOW = 15, 2
+"""What a window holds where there is time for it."""
+_LEAST_LATENCIES = 1
+"""What it holds at least, so that there is an answer in it: perf_analyzer stretches a window by a fifth."""
 _LONGEST_WINDOW_MS = 20_000
 _WARM = 7
 CURVE_FILE = "curve.json"
@@ -75,7 +78,7 @@ class Bench:
     def run_s(self) -> float:
         """About how long one run takes, in seconds, going by those so far."""
         if not self._walls:
-            return _WINDOWS_PER_RUN * self.window_ms / 1000 + 0.3
+            return _WINDOWS_PER_RUN * self.window_ms / 1000 + _RUN_EXTRA_S
         return statistics.fmean(self._walls) + 0.1
 
     def curve(self, measure: Callable[[], ServiceCurve]) -> ServiceCurve:
@@ -88,13 +91,14 @@ class Bench:
         self.spent_s += self._known[_CURVE]["spent_s"]
         return read_curve(path)
 
-    def prepare(self) -> None:
-        """Settle the window of every run: as asked, or longer for a slow model, found by warming the base up."""
+    def prepare(self, longest_run_s: float = math.inf) -> None:
+        """Settle the window of every run: as asked, or longer for a slow model, found by warming the base up; not so
+        long that a run takes more than `longest_run_s`, unless it would be without an answer."""
         if self._settled:
             return
         self._settled = True
         if _WINDOW not in self._known:
-            self._find_window()
+            self._find_window(longest_run_s)
         record = self._known[_WINDOW]
         self.window_ms = int(record["window_ms"])
         self.spent_s += record["spent_s"]
@@ -218,8 +222,9 @@ class Bench:
         tuning, and the next one tries again."""
         others = self._subject.others
         if not all(map(self._failure, self._beside)):
-            self._enter()
-            self._target.hold(*(others[one.id] for one in self._beside))
+            if not self._based:
+                self._serve(self._subject.base)
+            self._target.hold(*(others[one.id] for one in self._beside if not self._failure(one)))
             for one in self._beside if self._target.side_by_side else filter(None, [other]):  # idle, equal for all
                 self._load(one)
         if other and (failure := self._failure(other)):
@@ -304,17 +309,28 @@ class Bench:
             self._run(served.name, f"warm-up-{variant.id}", self._subject.load(variant.id))
         return served.name
 
-    def _find_window(self) -> None:
-        """A window that holds enough requests of a slow model, from discarded runs of the base."""
-        name = self._serve(self._subject.base)
+    def _find_window(self, longest_run_s: float) -> None:
+        """The window, from the first run of the base, which warms it up and is discarded."""
+        self._enter()
+        name, _ = self._target.serve(self._subject.base)
+        self._based = True
         point = self._run(name, "warm-up-window", self._subject.load())
         while point.status == "no_samples" and self.window_ms < _LONGEST_WINDOW_MS:
             self.window_ms = min(4 * self.window_ms, _LONGEST_WINDOW_MS)
             point = self._run(name, "warm-up-window", self._subject.load())
-        if point.throughput_rps and point.avg_us:
-            enough_s = max(_REQUESTS_PER_WINDOW / point.throughput_rps, _LATENCIES_PER_WINDOW * point.avg_us / 1e6)
-            self.window_ms = min(max(self.window_ms, math.ceil(1000 * enough_s)), _LONGEST_WINDOW_MS)
+        self.window_ms = long_enough_ms(point, self.window_ms, longest_run_s)
         self._keep({"record": "window", "window_ms": self.window_ms})
+
+
+def long_enough_ms(point: Measurement, asked_ms: int, longest_run_s: float = math.inf) -> int:
+    """The window for runs like this one: at least as asked, with enough requests in it if a run may take that long."""
+    if not (point.throughput_rps and point.avg_us):
+        return asked_ms
+    latency_s = point.avg_us / 1e6
+    wished_s = max(_REQUESTS_PER_WINDOW / point.throughput_rps, _LATENCIES_PER_WINDOW * latency_s)
+    paid_s = (longest_run_s - _RUN_EXTRA_S) / _WINDOWS_PER_RUN
+    window_s = max(_LEAST_LATENCIES * latency_s, min(wished_s, paid_s))
+    return min(max(asked_ms, round(1000 * window_s)), _LONGEST_WINDOW_MS)
 
 
 class _Asking:

@@ -209,11 +209,12 @@ class Series:
 
     @cached_property
     def slowdown(self) -> tuple[float, ...]:
-        """How much slower an execution is with 1, 2, … instances busy; between measured numbers on a line."""
+        """How much slower an execution is with 1, 2, … instances busy; between measured numbers on a line. It is
+        below 1 where a machine that idles in between takes its time to wake up."""
         known = {1: 1.0}
         for count in sorted({run.clients for run in self.runs if 1 < run.clients <= run.instances}):
             ratios = [_typical_us(runs) / 1e3 / self.points[point] for point, runs in self.busy(count).items()]
-            known[count] = max(1.0, statistics.geometric_mean(ratios))
+            known[count] = statistics.geometric_mean(ratios)
         most = max(known)
         return tuple(float(f) for f in np.interp(range(1, most + 1), list(known), list(known.values())))
 

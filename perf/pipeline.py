@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perf.target import EmbeddedTarget, Served, Variant
+from tooling.config.proto import renamed
 from tooling.config.tensors import signature_of
 from tooling.errors import Refused, UsageError
 from tooling.repository import locate_model, read_config
@@ -90,7 +91,8 @@ class PipelineTarget(EmbeddedTarget):
 
     def _leave(self, *names: str) -> None:
         for name in names:
-            self.server.unload(self._fronts[name])  # it is of no use without its part, which goes next
+            if name not in self._fresh:
+                self.server.unload(self._fronts[name])  # it is of no use without its part, which goes next
         super()._leave(*names)
 
     def _named(self, part: str) -> str:
@@ -103,9 +105,7 @@ class PipelineTarget(EmbeddedTarget):
         return self._fronts[part]
 
     def _config(self, part: str) -> ModelConfig:
-        config = type(self._front.config)()
-        config.CopyFrom(self._front.config)
-        config.name = self._fronts[part]
+        config = renamed(self._front.config, self._fronts[part])
         for step in config.ensemble_scheduling.step:
             if step.model_name == self._front.part.name:
                 step.model_name = part

@@ -106,7 +106,7 @@ class Search:
         """
         pairs = SCREEN_PAIRS * len(tries) + LOOKS[0] * min(FINALISTS, len(tries))
         with self._console.progress("tuning", pairs) as self._progress:
-            self._bench.prepare()
+            self._bench.prepare(self._longest_run_s(FINALISTS, SCREEN_PAIRS * len(tries)))
             screened = [s for s in (self._screen(candidate) for candidate in tries) if s]
             screening = self._current
             self._current = []
@@ -119,7 +119,7 @@ class Search:
         """Compare settings chosen beforehand, with the ratio that a prediction gives each, if any, in this order."""
         ones = [_Screened(candidate, predicted=predicted) for candidate, predicted in finalists.items()]
         with self._console.progress("tuning", LOOKS[0] * len(ones)) as self._progress:
-            self._bench.prepare()
+            self._bench.prepare(self._longest_run_s(len(ones)))
             first = [one.candidate.id for one in ones[:1]]
             if first and not self.points and not self._affordable(first, LOOKS[0]):  # from nothing is no answer
                 rough = self._screen(ones[0].candidate)
@@ -245,6 +245,11 @@ class Search:
 
     def _score(self, point: Measurement) -> float:
         return self._slo.objective.score(point) or 0.0
+
+    def _longest_run_s(self, finalists: int, screening: int = 0) -> float:
+        """What one run may take, so that all of these, and the current config, come to the first look."""
+        left_s = self.budget.seconds - self._bench.spent_s - _LOAD_S * (finalists + 1)
+        return left_s / (LOOKS[0] * (finalists + 1) + 2 * screening)
 
     def _affordable(self, ids: Sequence[str], rounds: int, *, loaded: bool = False) -> bool:
         """Whether so many more rounds of them and the current config fit into the budget, and loading them first."""

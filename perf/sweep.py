@@ -179,8 +179,9 @@ class Sweep:
     def finalists(self, most: int, without: Iterable[Group] = (), better_than: float = 0.0) -> tuple[Expected, ...]:
         """The best of each group, best groups first: those worth measuring, at most `most`.
 
-        Of settings predicted alike the simplest stands for the group. Groups in `without` are left out, and those whose
-        score is not above `better_than`.
+        Of settings predicted alike the simplest stands for the group, and groups that share instances and threads with
+        a better one that is predicted alike come last: their predictions are right or wrong together. Groups in
+        `without` are left out, and those whose score is not above `better_than`.
         """
         ranked = self.best(without)
         if not ranked:
@@ -190,7 +191,14 @@ class Sweep:
         free = max((self.merit(one) for one in [*ranked, self.default] if not one.candidate.edges), default=(0.0, 0.0))
         ranked = [one for one in ranked if not one.candidate.edges or self.merit(one) > (free[0], free[1] * HELPS)]
         able = [one for one in ranked if self.merit(one)[0] >= min(top_tier, 1.0) and self.merit(one)[1] > floor]
-        return tuple(able[:most])
+        again = [one for place, one in enumerate(able) if any(self._like(one, other) for other in able[:place])]
+        return tuple([*(one for one in able if one not in again), *again][:most])
+
+    def _like(self, one: Expected, better: Expected) -> bool:
+        """Whether two settings of the same instances and threads are predicted alike."""
+        (tier, score), (other_tier, other_score) = self.merit(one), self.merit(better)
+        same = self.setting(one.candidate.knobs) == self.setting(better.candidate.knobs)
+        return same and tier == other_tier and abs(score - other_score) <= ALIKE * abs(other_score)
 
     def best(self, without: Iterable[Group] = ()) -> list[Expected]:
         """The best setting of each group, best groups first; the current config is never among them."""

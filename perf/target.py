@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from perf.client import Connection
+from tooling.config.proto import renamed
 from tooling.errors import ExternalError, MissingError, Refused, UsageError
 from tooling.releases import current_release
 from tooling.server.embedded import EmbeddedServer
@@ -93,7 +95,11 @@ class Target(ABC):
         """Make the variant answer. Raises Refused when Triton refuses it, UsageError when it may not be loaded."""
 
     def hold(self, *variants: Variant) -> None:  # noqa: B027 - nothing to do where one takes the place of the other
-        """Which variants, beside the first, `serve` may leave loaded from now on; by default the one served."""
+        """Which variants, beside the first, `serve` may leave loaded from now on; by default the one served. They may
+        be loaded at once, all together; one that is refused is so again when it is served."""
+
+    def clear(self) -> None:  # noqa: B027 - nothing to do where one takes the place of the other
+        """Let go of all variants, so that the next one is the first."""
 
     def reload(self, variant: Variant) -> tuple[str, float] | None:
         """Load a variant other than the first anew: its name and the seconds until it was ready; None where models are
@@ -147,6 +153,8 @@ class EmbeddedTarget(Target):
         self.server = EmbeddedServer(repository, runtime, options)
         self._loaded: dict[str, Variant] = {}
         """What is loaded, by its name; the first variant is the first."""
+        self._fresh: set[str] = set()
+        """Which of it was never served yet."""
         self._held: tuple[Variant, ...] = ()
         self._aliases: dict[Path, list[str]] = {}
 
@@ -175,25 +183,44 @@ class EmbeddedTarget(Target):
         return embedded_facts()
 
     def serve(self, variant: Variant) -> Served:
-        name = next((name for name, one in self._loaded.items() if one == variant), None)
-        if name:
-            return Served(name, fresh=False)
-        self._leave(*(one for one in self._others() if self._loaded[one] not in self._held))
-        name = self._name(variant)
-        config = type(variant.config)()
-        config.CopyFrom(variant.config)
-        config.name = name
-        self.server.load(name, config)
-        self._loaded[name] = variant
-        return Served(name, fresh=True)
+        if variant not in self._loaded.values():
+            self._leave(*(one for one in self._others() if self._loaded[one] not in self._held))
+            self._load([variant])
+        name = next(name for name, one in self._loaded.items() if one == variant)
+        fresh = name in self._fresh
+        self._fresh.discard(name)
+        return Served(name, fresh)
 
     def hold(self, *variants: Variant) -> None:
         self._held = variants
+        if missing := [one for one in variants if one not in self._loaded.values()]:
+            self._leave(*(one for one in self._others() if self._loaded[one] not in variants))
+            with suppress(Refused):
+                self._load(missing)
+
+    def _load(self, variants: Sequence[Variant]) -> None:
+        """Load them at the same time, as most of it is waiting for new processes. Raises Refused for the first that
+        Triton refuses, when all others are loaded."""
+        names = []
+        for variant in variants:
+            names.append(self._name(variant))
+            self._loaded[names[-1]] = variant
+        with ThreadPoolExecutor(len(names)) as pool:
+            loads = [pool.submit(self.server.load, name, renamed(self._loaded[name].config, name)) for name in names]
+        for name, load in zip(names, loads, strict=True):
+            if load.exception():
+                del self._loaded[name]
+        self._fresh |= self._loaded.keys() & {*names}
+        for load in loads:
+            load.result()
 
     def reload(self, variant: Variant) -> tuple[str, float] | None:
         self._leave(*self._others())
         start = time.monotonic()
         return self.serve(variant).name, time.monotonic() - start
+
+    def clear(self) -> None:
+        self._leave(*reversed(self._loaded))
 
     def _others(self) -> list[str]:
         return list(self._loaded)[1:]
@@ -201,6 +228,7 @@ class EmbeddedTarget(Target):
     def _leave(self, *names: str) -> None:
         for name in names:
             del self._loaded[name]
+            self._fresh.discard(name)
             self.server.unload(name)
 
     @property

@@ -20,7 +20,8 @@ from perf.lengths import fit_to_model
 from perf.measurement import Measurement
 from perf.pipeline import PipelineTarget
 from perf.preflight import cautions, notes
-from perf.profile import ProfileRequest, profile_on
+from perf.profile import profile_on
+from perf.profile_request import ProfileRequest
 from perf.provenance import session
 from perf.result import DIRECT, TuneResult
 from perf.search import Search
@@ -201,8 +202,7 @@ def _search(
         behind = f" Requests went to the ensemble {plan.front.model_dir.name}." if plan.front else ""
         return _Found(DIRECT + behind, *search.run(plan.default, plan.tries))
     try:
-        server = target.server if isinstance(target, EmbeddedTarget) else target
-        curve = bench.curve(lambda: profile_on(server, _curve_request(request, plan), console, target.facts()))
+        curve = bench.curve(lambda: profile_on(target, _curve_request(request, plan), console))
         problem = _misfit(curve)
         sweep = Sweep(
             plan.free, read(plan.free), curve, plan.workload, request.slo, plan.wide, requests=requests_to_play()
@@ -286,12 +286,14 @@ def _splits(plan: Plan) -> set[tuple[int, int]]:
 
 
 def _misfit(curve: ServiceCurve) -> str | None:
-    """What makes a curve unusable."""
+    """What makes a curve unusable: that most settings scatter too far to tell them apart. One that does alone, as with
+    more threads than cores, is told by its measurement."""
     off = {setting: curve.of(setting).fit.worst for setting in curve.settings}
-    setting = max(off, key=lambda s: off[s])
-    if off[setting] > _MISFIT:
-        return f"no simple law fits the service times of {setting} (off by {off[setting]:.0%})"
-    return None
+    unfit = [setting for setting in off if off[setting] > _MISFIT]
+    if 2 * len(unfit) <= len(off):
+        return None
+    worst = max(off, key=lambda s: off[s])
+    return f"no simple law fits the service times of {worst} (off by {off[worst]:.0%})"
 
 
 def _result(

@@ -73,6 +73,14 @@ def test_what_was_put_in_is_found_again() -> None:
     assert np.asarray(series.scatter.factors) == pytest.approx(1.0)
 
 
+def test_busy_instances_may_be_faster_than_one_that_a_sleeping_machine_wakes_up_for() -> None:
+    lone = [run(1, rows, length, noise=2.0) for rows in (1, 4, 8) for length in (8, 16, 32)]
+    made = curve()
+    slow = made.model_copy(update={"runs": (*lone, *(r for r in made.runs if r.clients > 1))}).of(SETTING)
+    assert slow.slowdown == pytest.approx((1.0, SLOWER / 2))
+    assert slow.service().slowdown == slow.slowdown
+
+
 def test_the_law_is_found_and_fits() -> None:
     fit = curve().of(SETTING).fit
     assert fit.terms == pytest.approx((2.0, 0.5, 0.04, 0.0), abs=1e-6)

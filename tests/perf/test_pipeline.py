@@ -65,7 +65,7 @@ def test_wrong_usage_is_told(ensemble: Path, run_cli: Any) -> None:
 def test_an_ensemble_is_tuned_as_one(ensemble: Path, run_cli: Any, tmp_path: Path, layered: Any) -> None:
     small = layered(tmp_path / "small", 0)
     argv = ["--concurrency", 3, "--instances", 1, "--threads", 1, "--max-batch-size", "2,8", "--delay", 0]
-    argv += ["--budget", "75s", "--study", tmp_path / "study", "--also", small, "--apply"]
+    argv += ["--budget", "110s", "--study", tmp_path / "study", "--also", small, "--apply"]
     done = run_cli("tune", ensemble, *argv, "--json")
     assert done.code == 0, done.err
     data = done.json["data"]

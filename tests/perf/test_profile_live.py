@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -10,7 +11,8 @@ from xml.etree import ElementTree
 import pytest
 
 from perf.curve import Setting, read_curve
-from perf.profile import ProfileRequest, profile
+from perf.profile import profile
+from perf.profile_request import ProfileRequest
 from tooling.console import Console
 from tooling.repository import read_config
 from tooling.server import EmbeddedServer
@@ -112,6 +114,14 @@ def test_a_tuning_without_time_measures_the_least_once(model: Path, runtime: Any
     loads = [(run.clients, run.rows, run.lengths) for run in curve.runs]
     assert loads == [(1, 1, (8,)), (1, 4, (8,)), (1, 1, (64,)), (1, 4, (64,)), (2, 1, (8,))]
     assert curve.left_out["2 instances × 1 thread"][-1] == "busy instances beyond one point"
+
+
+def test_settings_are_loaded_together_and_measured_in_turn(model: Path, runtime: Any) -> None:
+    both = (Setting(1, 1), Setting(2, 1))
+    request = ProfileRequest(model_dir=model, settings=both, traffic=(8,), rows=(1,), budget_s=8)
+    curve = profile(request, runtime=runtime, console=Console(show_progress=False))
+    turns = [setting for setting, _ in groupby(curve.runs, key=lambda run: (run.instances, run.threads))]
+    assert turns[:4] == [*both, *both]
 
 
 @pytest.mark.long

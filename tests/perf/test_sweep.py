@@ -131,6 +131,15 @@ def test_a_delay_that_halves_what_two_clients_get_is_not_proposed() -> None:
     assert best and all(one.candidate.knobs.max_queue_delay_us == 0 for one in best)
 
 
+def test_of_two_groups_of_a_split_predicted_alike_one_waits_for_the_other_splits() -> None:
+    """Merging gains next to nothing where each row takes its time."""
+    made = sweep({ONE: 100.0, TWO: 1_500.0, FAST: 100.0, Setting(1, 1): 100.0}, row_us=10_000, delays_us=(0,))
+    best = [one.candidate for one in made.best()]
+    assert [made.setting(one.knobs) for one in best[:3]] == [FAST, FAST, TWO]
+    finalists = [one.candidate for one in made.finalists(9)]
+    assert (finalists[:2], finalists[-1]) == ([best[0], best[2]], best[1])
+
+
 def test_limits_come_before_the_score() -> None:
     made = sweep(slo="p99<26ms,throughput", max_batch_sizes=(4, 8))
     kept = [one for one in made.expected if (one.prediction.p99_us or 0) < 26_000]

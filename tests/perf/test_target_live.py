@@ -298,6 +298,7 @@ def test_the_embedded_server_keeps_several_side_by_side(repository: Path, runtim
         )
         target.hold(*others)
         assert target.serve(others[0]) == ("double.candidate-2", True)
+        assert target.serve(others[0]) == ("double.candidate-2", False)
         assert [target.serve(one) for one in others] == [("double.candidate-2", False), ("double.candidate", False)]
         target.hold(others[1])
         assert target.reload(others[1])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perf.bench import Bench
+from perf.bench import Bench, long_enough_ms
 from perf.grid import Candidate
 from perf.measurement import Measurement
 from perf.study import Study
@@ -65,6 +66,26 @@ def test_pairs_and_time_come_from_the_study(bench: Any) -> None:
         assert made.spent_s == 5.0 + 4 * 2.0
         assert made.run_s == pytest.approx(1.6)
         assert made.measured == 0
+
+
+@pytest.mark.parametrize(
+    ("rps", "latency_ms", "longest_run_s", "window_ms"),
+    [
+        (200.0, 40.0, math.inf, 300),  # as asked
+        (5.0, 800.0, math.inf, 3_000),  # 15 requests
+        (100.0, 2_000.0, math.inf, 4_000),  # two latencies
+        (5.0, 800.0, 7.5, 2_000),  # what can be paid
+        (5.0, 800.0, 1.0, 800),  # some answers at least
+        (0.1, 80_000.0, math.inf, 20_000),
+    ],
+)
+def test_the_window_holds_enough_requests_where_there_is_time(
+    rps: float, latency_ms: float, longest_run_s: float, window_ms: int
+) -> None:
+    point = Measurement(
+        status="ok", load={"mode": "concurrency", "value": 8}, throughput_rps=rps, avg_us=latency_ms * 1e3
+    )
+    assert long_enough_ms(point, 300, longest_run_s) == window_ms
 
 
 def test_a_run_disturbed_by_chance_counts_only_the_second_time(bench: Any) -> None:

@@ -44,7 +44,8 @@ class Bench:
     def holds(self, candidates: list[Candidate], number: int, group: str = "") -> bool:
         return number in self.recorded.get(group, ())
 
-    def prepare(self) -> None:
+    def prepare(self, longest_run_s: float) -> None:
+        self.longest_run_s = longest_run_s
         self.spent_s += 3
 
     def pair(self, candidate: Candidate, stage: str, number: int, load: Any = None) -> tuple[Measurement, Measurement]:
@@ -113,6 +114,13 @@ def test_the_budget_takes_as_many_to_the_rounds_as_it_can_pay() -> None:
     assert (c.state, c.reason) == ("not explored", "budget used up")
     assert [t.verdict.pairs for t in (a, b) if t.verdict] == [6, 12], "of two undecided the more promising goes on"
     assert a.outcome == "undecided (time budget used up after 6 of 18 pairs)"
+
+
+def test_a_run_may_be_as_long_as_lets_all_come_to_the_first_look() -> None:
+    bench = Bench({"a": 101.0, "b": 140.0})
+    run = Search(bench, Slo(), Budget(84), Console(quiet=True))  # type: ignore[arg-type]
+    run.confirm({Candidate(name, Knobs(), ("x",)): None for name in bench.speeds})
+    assert bench.longest_run_s == (84 - 3 * 4) / (6 * 3), "loading takes 4 s each"
 
 
 def test_one_that_fails_leaves_the_rounds() -> None:

@@ -47,8 +47,8 @@ def profile(
     """Measure how long executions take, by rows, length and busy instances, for `tritune simulate`."""
     from perf.curve import curve_path, write_curve
     from perf.curve_plot import write_plot
-    from perf.profile import ProfileRequest
     from perf.profile import profile as measure
+    from perf.profile_request import ProfileRequest
     from perf.target import RunningTarget
     from tooling.repository import cpu_name, require_writable
     from tooling.runtime import find_runtime

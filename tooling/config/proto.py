@@ -67,3 +67,11 @@ def nameless(message: ModelConfig, path: str = "") -> Iterator[tuple[str, int]]:
 def backend_of(config: ModelConfig) -> str:
     """The backend that serves a config, which older ones name by its platform; "" where it is left to Triton."""
     return str(config.backend) or _OF_PLATFORM.get(config.platform, "")
+
+
+def renamed(config: ModelConfig, name: str) -> ModelConfig:
+    """A copy under another name."""
+    copy = type(config)()
+    copy.CopyFrom(config)
+    copy.name = name
+    return copy

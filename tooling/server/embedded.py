@@ -59,6 +59,7 @@ class EmbeddedServer:
         self._repository, self._runtime, self._options = repository, runtime, options
         self._flags = options.flags or measuring_flags(repository)
         self._run: _Run | None = None
+        self._lost: ExternalError | None = None
         self.run_id = f"tritune-{secrets.token_hex(6)}"
 
     def __enter__(self) -> EmbeddedServer:
@@ -190,6 +191,8 @@ class EmbeddedServer:
     @property
     def _running(self) -> _Run:
         if self._run is None:
+            if self._lost:  # another thread found it dead
+                raise self._lost
             raise ExternalError("the server is not running", hint="use EmbeddedServer as a context manager")
         return self._run
 
@@ -203,7 +206,7 @@ class EmbeddedServer:
         except BaseException:
             workspace.remove()
             raise
-        self._run = _Run(workspace, log, process, ports)
+        self._run, self._lost = _Run(workspace, log, process, ports), None
 
     def _command(self, workspace: Workspace, ports: Ports) -> list[str]:
         options = self._options
@@ -300,9 +303,9 @@ class EmbeddedServer:
 
     def _failure(self, what: str, hint: str) -> ExternalError:
         """The error for a server that is of no use any more; it is ended, without grace."""
-        tail = self._running.log.tail()
+        self._lost = ExternalError(f"{what}; its last log lines:\n{self._running.log.tail()}", hint=hint)
         self._end(graceful=False)
-        return ExternalError(f"{what}; its last log lines:\n{tail}", hint=hint)
+        return self._lost
 
     def _end(self, *, graceful: bool) -> None:
         run, self._run = self._run, None
