@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+
+from tooling.deploy.monitoring import MonitoringOptions, dashboard
 
 from .conftest import PYTHON, write_study
 
@@ -160,6 +163,23 @@ def test_kserve_and_pod_monitor_have_the_fields_of_their_definitions(rendered: A
     assert all(set(entry) == {"alert", "expr", "for", "labels", "annotations"} for entry in group["rules"])
     ports = files["base/deployment.yaml"][0]["spec"]["template"]["spec"]["containers"][0]["ports"]
     assert monitor["spec"]["podMetricsEndpoints"][0]["port"] in {port["name"] for port in ports}
+
+
+def test_alerts_and_dashboard_ask_for_this_deployment_only(rendered: Any) -> None:
+    """By the job that Prometheus gives the pods: their label with the name of the deployment."""
+    files = rendered()
+    label = files["base/pod-monitor.yaml"][0]["spec"]["jobLabel"]
+    assert files["base/deployment.yaml"][0]["spec"]["template"]["metadata"]["labels"][label] == "enc"
+    rules = files["base/alerts.yaml"][0]["spec"]["groups"][0]["rules"]
+    board = json.loads(files["base/dashboard.yaml"][0]["data"]["enc.json"])
+    asked = [rule["expr"] for rule in rules]
+    shown = [line for panel in board["panels"] for line in panel["targets"]]
+    asked += [line["expr"] for line in shown if "as tuned" not in line["legendFormat"]]
+    for expression in asked:
+        metrics = re.findall(r"\b(?:nv_\w+|up)\b", expression)
+        assert expression.count('{job="enc"') == len(metrics) > 0, expression
+    assert (board["uid"], board["title"]) == ("tritune-enc", "Triton: enc")
+    assert len(json.loads(dashboard(MonitoringOptions("", job="e" * 52), cache=False))["uid"]) <= 40
 
 
 @pytest.mark.parametrize(

@@ -74,13 +74,14 @@ def test_every_alert_has_an_owner_and_a_section_of_the_runbook() -> None:
         assert rule["annotations"]["runbook"] == f"runbook.md#{rule['alert'].lower()}"
 
 
-SERIES = "nv_inference_{}{{model='m',version='1'}}"
+SERIES = "nv_inference_{}{{job='triton',model='m',version='1'}}"
+GPU = "nv_gpu_memory_{}_bytes{{job='triton',gpu_uuid='g'}}"
 FIRES = {
-    # alert: series by name and values; minute at which it must fire. The same series at rest must stay silent.
+    # alert: series by name and values that it fires for, and the same series at rest.
     "TritonDown": ({"up{job='triton'}": "0x20"}, {"up{job='triton'}": "1x20"}),
     "TritonSlow": (
-        {"nv_inference_request_summary_us{model='m',version='1',quantile='0.99'}": "60000x20"},
-        {"nv_inference_request_summary_us{model='m',version='1',quantile='0.99'}": "40000x20"},
+        {"nv_inference_request_summary_us{job='triton',model='m',version='1',quantile='0.99'}": "60000x20"},
+        {"nv_inference_request_summary_us{job='triton',model='m',version='1',quantile='0.99'}": "40000x20"},
     ),
     "TritonQueues": (
         {SERIES.format("queue_duration_us"): "0+6000000x20", SERIES.format("request_success"): "0+1000x20"},
@@ -92,49 +93,74 @@ FIRES = {
     ),
     "TritonErrorBudgetBurns": (
         {
-            "nv_inference_request_failure{model='m',version='1',reason='BACKEND'}": "0+20x80",
+            "nv_inference_request_failure{job='triton',model='m',version='1',reason='BACKEND'}": "0+20x80",
             SERIES.format("request_success"): "0+980x80",
         },
         {
-            "nv_inference_request_failure{model='m',version='1',reason='CANCELED'}": "0+20x80",
-            "nv_inference_request_failure{model='m',version='1',reason='BACKEND'}": "0+1x80",
+            "nv_inference_request_failure{job='triton',model='m',version='1',reason='CANCELED'}": "0+20x80",
+            "nv_inference_request_failure{job='triton',model='m',version='1',reason='BACKEND'}": "0+1x80",
             SERIES.format("request_success"): "0+980x80",
         },
     ),
     "TritonGpuMemoryFull": (
-        {"nv_gpu_memory_used_bytes{gpu_uuid='g'}": "97x20", "nv_gpu_memory_total_bytes{gpu_uuid='g'}": "100x20"},
-        {"nv_gpu_memory_used_bytes{gpu_uuid='g'}": "90x20", "nv_gpu_memory_total_bytes{gpu_uuid='g'}": "100x20"},
+        {GPU.format("used"): "97x20", GPU.format("total"): "100x20"},
+        {GPU.format("used"): "90x20", GPU.format("total"): "100x20"},
     ),
 }
 
 
+def evaluated(directory: Path, options: MonitoringOptions, series: dict[str, str], minute: int, asked: str) -> None:
+    """Ask promtool whether `asked` is true for these series at that minute, under the alerts in `directory`."""
+    content: dict[str, Any] = {
+        "rule_files": ["alerts.yml"],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in series.items()],
+                "promql_expr_test": [
+                    {
+                        "expr": f"count({asked}) or vector(0)",
+                        "eval_time": f"{minute}m",
+                        "exp_samples": [{"labels": "{}", "value": 1}],
+                    }
+                ],
+            }
+        ],
+    }
+    write(directory, options)
+    (directory / "test.yml").write_text(yaml.safe_dump(content))
+    promtool("test", "rules", directory / "test.yml")
+
+
+@pytest.mark.parametrize("job", ["triton", "enc"])
 @pytest.mark.parametrize("name", [rule["alert"] for rule in alerts(OPTIONS)])
-def test_alert_fires_when_it_should_and_not_before(name: str, tmp_path: Path) -> None:
-    write(tmp_path)
-    (rule,) = [rule for rule in alerts(OPTIONS) if rule["alert"] == name]
-    for case, fires in zip(FIRES[name], (True, False), strict=True):
-        minute = 75 if name == "TritonErrorBudgetBurns" else 15
-        asked = f"count(ALERTS{{alertname='{name}',alertstate='firing'}})"
-        content: dict[str, Any] = {
-            "rule_files": ["alerts.yml"],
-            "evaluation_interval": "1m",
-            "tests": [
-                {
-                    "interval": "1m",
-                    "input_series": [{"series": series, "values": values} for series, values in case.items()],
-                    "promql_expr_test": [
-                        {
-                            "expr": asked,
-                            "eval_time": f"{minute}m",
-                            "exp_samples": [{"labels": "{}", "value": 1}] if fires else [],
-                        }
-                    ],
-                }
-            ],
-        }
-        (tmp_path / "test.yml").write_text(yaml.safe_dump(content))
-        promtool("test", "rules", tmp_path / "test.yml")
-    assert rule["for"]
+def test_alert_fires_when_it_should_and_not_before(name: str, job: str, tmp_path: Path) -> None:
+    """And only for what is scraped as its job: a cluster has other servers."""
+    minute = 75 if name == "TritonErrorBudgetBurns" else 15
+    firing, rest = ({key.replace("'triton'", f"'{job}'"): v for key, v in case.items()} for case in FIRES[name])
+    others = {key.replace("'triton'", "'other'"): values for key, values in FIRES[name][0].items()}
+    options = replace(OPTIONS, job=job)
+    fires = f"ALERTS{{alertname='{name}',alertstate='firing'}}"
+    evaluated(tmp_path, options, firing, minute, fires)
+    evaluated(tmp_path, options, rest | others, minute, f"vector(0) unless on() {fires}")
+    assert all(rule["for"] for rule in alerts(options))
+
+
+def test_no_server_left_is_down(tmp_path: Path) -> None:
+    """One of two that answers is enough; with none there is nothing to scrape."""
+    fires = "ALERTS{alertname='TritonDown',alertstate='firing'}"
+    evaluated(tmp_path, OPTIONS, {"up{job='other'}": "1x20"}, 15, fires)
+    both = {"up{job='triton',instance='a'}": "0x20", "up{job='triton',instance='b'}": "1x20"}
+    evaluated(tmp_path, OPTIONS, both, 15, f"vector(0) unless on() {fires}")
+
+
+def test_minutes_without_a_request_do_not_count_against_the_slo(tmp_path: Path) -> None:
+    """Triton's summaries are NaN then: ten minutes within the limit of 50 ms, ten above it, and forty of rest."""
+    [(_, attained)] = [panel.lines[0] for panel in panels(OPTIONS, cache=False) if panel.title == "Slo attainment"]
+    series = "nv_inference_request_summary_us{job='triton',model='m',version='1',quantile='0.99'}"
+    values = " ".join(["40000x9", "60000x9", *["NaN"] * 41])
+    evaluated(tmp_path, OPTIONS, {series: values}, 60, f"({attained} > 0.49) < 0.51")
 
 
 @pytest.fixture

@@ -110,7 +110,9 @@ def _disruption_budget(name: str) -> Object:
 def _watch(options: KubernetesOptions) -> MonitoringOptions:
     """What to watch for: the same as beside compose."""
     gpu, queue_us = options.gpus > 0, options.queue_target_us
-    return MonitoringOptions("", options.owner, options.p99_us, queue_us, gpu=gpu, batch=options.batch)
+    return MonitoringOptions(
+        "", options.owner, options.p99_us, queue_us, gpu=gpu, batch=options.batch, job=options.name
+    )
 
 
 def _dashboard(options: KubernetesOptions, *, cache: bool) -> Object:

@@ -206,6 +206,7 @@ def pod_monitor(name: str) -> Object:
         "metadata": metadata(name),
         "spec": {
             "selector": {"matchLabels": {"app.kubernetes.io/name": name}},
+            "jobLabel": "app.kubernetes.io/name",  # the job that alerts and dashboard ask for
             "podMetricsEndpoints": [{"port": "metrics", "interval": "15s"}],
         },
     }
