@@ -76,12 +76,15 @@ def test_settings_are_taken_from_the_environment():
         TRITON_HOST="0.0.0.0",
         TRITON_CONFIG_NAME="gpu-h200-x1",
         TRITON_MODEL_CONTROL="explicit",
+        TRITON_CONTROL_KEY="k",
         TRITON_MEMORY_LIMIT="16gb",
         CUDA_VISIBLE_DEVICES="1",
     )["triton"]
     assert service["image"].endswith(":24.12-py3")
     assert (service["ports"][0]["host_ip"], service["ports"][0]["published"]) == ("0.0.0.0", "9000")
     assert service["environment"] == {
+        "TRITON_HOST": "0.0.0.0",
+        "TRITON_CONTROL_KEY": "k",
         "TRITON_CONFIG_NAME": "gpu-h200-x1",
         "TRITON_MODEL_CONTROL": "explicit",
         "CUDA_VISIBLE_DEVICES": "1",

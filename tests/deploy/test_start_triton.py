@@ -92,6 +92,23 @@ def test_model_control_is_what_a_rendered_deployment_gets(start, tmp_path, mode)
     assert set(done.stdout.splitlines()) == set(flags.arguments(str(tmp_path / "models")))
 
 
+def test_loading_models_takes_a_key_where_others_reach_the_port(start, tmp_path):
+    model(tmp_path / "models", "whole")
+    explicit = {"TRITON_MODEL_CONTROL": "explicit"}
+    for host in ("", "127.0.0.1", "::1", "[::1]"):
+        done = start(tmp_path / "models", TRITON_HOST=host, **explicit)
+        assert (done.returncode, "restricted" in done.stdout) == (0, False), host
+    for host in ("0.0.0.0", "::", "192.168.0.7"):
+        done = start(tmp_path / "models", TRITON_HOST=host, **explicit)
+        assert (done.returncode, done.stdout) == (2, "")
+        told = f"TRITON_CONTROL_KEY: not set, and others reach the load API (TRITON_HOST={host})"
+        assert told in done.stderr
+        assert start(tmp_path / "models", TRITON_HOST=host).returncode == 0
+    done = start(tmp_path / "models", TRITON_HOST="0.0.0.0", TRITON_CONTROL_KEY="a $b", **explicit)
+    flags = ServerFlags(control="explicit", load=("*",), control_key="a $b")
+    assert set(done.stdout.splitlines()) == set(flags.arguments(str(tmp_path / "models")))
+
+
 def test_an_unknown_control_mode_is_refused(start, tmp_path):
     model(tmp_path / "models", "whole")
     done = start(tmp_path / "models", TRITON_MODEL_CONTROL="manual")

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Starts Triton on a model repository; models without weights are named first, with the command that makes them.
-# Arguments are passed on to tritonserver. MODEL_REPOSITORY is /models unless set; TRITON_CONFIG_NAME and
-# TRITON_MODEL_CONTROL may be empty.
+# Arguments are passed on to tritonserver. MODEL_REPOSITORY is /models unless set; TRITON_CONFIG_NAME,
+# TRITON_MODEL_CONTROL and TRITON_CONTROL_KEY may be empty; TRITON_HOST is the address that the ports are opened on.
 set -eu
 
 repository=${MODEL_REPOSITORY:-/models}
@@ -38,7 +38,22 @@ fi
 case ${TRITON_MODEL_CONTROL:-none} in
 none) ;;
 poll) set -- --model-control-mode=poll "$@" ;;
-explicit) set -- --model-control-mode=explicit '--load-model=*' "$@" ;;
+explicit)
+    set -- --model-control-mode=explicit '--load-model=*' "$@"
+    if [ -n "${TRITON_CONTROL_KEY:-}" ]; then
+        guard="model-repository:triton-control-key=$TRITON_CONTROL_KEY"
+        set -- "--http-restricted-api=$guard" "--grpc-restricted-protocol=$guard" "$@"
+    else
+        case ${TRITON_HOST:-127.0.0.1} in
+        127.* | ::1 | '[::1]') ;;
+        *) # whoever loads models runs code
+            echo "error: TRITON_CONTROL_KEY: not set, and others reach the load API (TRITON_HOST=$TRITON_HOST)" >&2
+            echo "hint: set it to what callers send as triton-control-key, or leave TRITON_HOST at 127.0.0.1" >&2
+            exit 2
+            ;;
+        esac
+    fi
+    ;;
 *)
     echo "error: TRITON_MODEL_CONTROL: no such mode (got $TRITON_MODEL_CONTROL; expected none, poll or explicit)" >&2
     exit 2
