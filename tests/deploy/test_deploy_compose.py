@@ -148,7 +148,9 @@ def test_packages_make_an_image(run_cli: Run, repository: Any, services: Read, t
     models = repository(m=PYTHON)
     (models / "m" / "requirements.txt").write_text("tokenizers==0.21.0\n")
     assert run_cli("deploy", "compose", models, "-o", tmp_path / "out").code == 0
-    build = services(tmp_path / "out")["triton"]["build"]
+    triton = services(tmp_path / "out")["triton"]
+    build = triton["build"]
+    assert triton["pull_policy"] == "build"
     assert Path(build["context"]) == models.resolve()
     assert (Path(build["context"]) / build["dockerfile"]).resolve() == tmp_path / "out" / "Dockerfile"
     assert build["args"] == {"TRITON_IMAGE": "nvcr.io/nvidia/tritonserver:24.10-py3"}

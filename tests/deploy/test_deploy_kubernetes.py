@@ -145,12 +145,49 @@ def test_loading_models_takes_a_key_that_a_secret_holds(rendered: Any) -> None:
     kubernetes_validate.validate(files["base/deployment.yaml"][0], SUPPORTED[-1], strict=True)
 
 
+def test_packages_are_in_an_image_of_your_own(run_cli: Run, repository: Any, tmp_path: Path) -> None:
+    models, out = repository(m=PYTHON, n=PYTHON), tmp_path / "my out"
+    (models / "m" / "requirements.txt").write_text("tokenizers==0.21.0\n")
+    argv = ("deploy", "kubernetes", models, "-o", out, "--gpus", "0")
+    build = f"docker build --file '{out}/Dockerfile' --build-arg TRITON_IMAGE=nvcr.io/nvidia/tritonserver:24.10-py3"
+    told = run_cli(*argv, "--json").json["data"]["notes"]
+    assert told == [
+        f"`{build} --tag REGISTRY/triton:TAG {models}` makes the image with the packages of m; --server-image names it"
+    ]
+    copied = 'COPY ["m/requirements.txt", "/tmp/requirements/m/requirements.txt"]'
+    assert (out / "Dockerfile").read_text().splitlines()[2:4] == ["FROM ${TRITON_IMAGE}", copied]
+    named = run_cli(*argv, "--server-image", "registry/triton:1", "--force", "--json").json["data"]["notes"]
+    assert named == [f"`{build} --tag registry/triton:1 {models}` makes the image with the packages of m"]
+    for file in ("base/deployment.yaml", "kserve/serving.yaml"):
+        body = next(yaml.safe_load_all((out / file).read_text()))
+        pod = body["spec"].get("template", body)["spec"]
+        assert pod["containers"][0]["image"] == "registry/triton:1"
+
+
+def test_every_container_is_confined(rendered: Any) -> None:
+    files = rendered("--image", "registry/models:1")
+    pods = [body["spec"]["template"]["spec"] for _, body in _core(files) if body["kind"] == "Deployment"]
+    containers = [one for pod in pods for one in (*pod["containers"], *pod.get("initContainers", ()))]
+    kserve = files["kserve/serving.yaml"][0]["spec"]
+    assert kserve["containers"][0]["securityContext"]["runAsNonRoot"]
+    assert {"cp", "tritonserver"} == {one["command"][0] for one in containers}
+    for one in (*containers, *kserve["containers"]):
+        context = one["securityContext"]
+        assert (context["readOnlyRootFilesystem"], context["allowPrivilegeEscalation"]) == (True, False)
+        assert context["capabilities"] == {"drop": ["ALL"]}
+    for pod in (*pods, kserve):  # what a Python model shares, and where anything else may write
+        writable = {mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"] if not mount.get("readOnly")}
+        assert writable == {"/dev/shm", "/tmp"}
+        names = {volume["name"] for volume in pod["volumes"]}
+        assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} - names <= {"models"}
+
+
 def test_kserve_and_pod_monitor_have_the_fields_of_their_definitions(rendered: Any) -> None:
     """Their schemas are not part of Kubernetes: the fields used here, by hand from their API references."""
     files = rendered("--bucket", "gs://b/m")
     runtime, inference = files["kserve/serving.yaml"]
     assert (runtime["apiVersion"], runtime["kind"]) == ("serving.kserve.io/v1alpha1", "ServingRuntime")
-    assert set(runtime["spec"]) == {"supportedModelFormats", "protocolVersions", "containers"}
+    assert set(runtime["spec"]) == {"supportedModelFormats", "protocolVersions", "containers", "volumes"}
     assert (inference["apiVersion"], inference["kind"]) == ("serving.kserve.io/v1beta1", "InferenceService")
     model = inference["spec"]["predictor"]["model"]
     assert model == {"modelFormat": {"name": "triton", "version": "2"}, "runtime": "enc", "storageUri": "gs://b/m"}
@@ -211,6 +248,7 @@ def test_the_next_command_applies_the_overlay_that_fits(
         (["--memory", "512Mi"], "--memory: no memory is left for Triton (got 512Mi, 1073741824 bytes of it shared"),
         (["--image", "a b"], "--image: no name of an image"),
         (["--image", "../m"], "--image: no name of an image"),
+        (["--server-image", "../m"], "--server-image: no name of an image"),
         (["--rate", "0"], "--rate: out of range (got `0`; expected 0.001 to 1000000)"),
         (["--p99", "0s"], "--p99: too small"),
         (["--config-name", "../m"], "hardware name"),

@@ -32,13 +32,13 @@ def test_no_quantity(text: str) -> None:
     ["models", "models:1", "registry:5000/team/models:v1.2", "ghcr.io/a/b-c__d@sha256:" + "0" * 64, "localhost/m"],
 )
 def test_names_of_images(name: str) -> None:
-    check_image(name)
+    check_image("--image", name)
 
 
 @pytest.mark.parametrize("name", ["a b", "../m", "/m", "m:", "m@sha256:1", "r.io/Team/m", "m;rm", "m\n"])
 def test_no_names_of_images(name: str) -> None:
     with pytest.raises(UsageError):
-        check_image(name)
+        check_image("--image", name)
 
 
 def test_gpus() -> None:

@@ -166,7 +166,12 @@ def kubernetes(
     load_timeout: str = timed("--load-timeout", "How long loading all models may take.", "10m", _LEAST_LOAD),
     bucket: str | None = _BUCKET,
     image: str | None = typer.Option(
-        None, callback=heeding(check_image), help="Image that holds the repository under /models."
+        None, callback=heeding(check_image, "--image"), help="Image that holds the repository under /models."
+    ),
+    server_image: str | None = typer.Option(
+        None,
+        callback=heeding(check_image, "--server-image"),
+        help="Image of Triton to run, such as one with the packages that models ask for. Default: NVIDIA's.",
     ),
     force: bool = _FORCE,
 ) -> None:
@@ -192,15 +197,16 @@ def kubernetes(
         load_timeout_s=duration_us("--load-timeout", load_timeout, _LEAST_LOAD) // 1_000_000,
         bucket=bucket,
         image=image,
+        server_image=server_image,
         owner=owner,
         p99_us=duration_us("--p99", p99, _LEAST_TIME),
         batch=tuning.mean_batch if tuning else None,
     )
     files = render_kubernetes(found, flags, served, options)
-    driver = _driver(served) if gpus else ()
+    notes = (*_to_build(found, served, repository, output, server_image), *(_driver(served) if gpus else ()))
     place = "object-store" if bucket else "image" if image else "pvc"
     following = shlex.join(["kubectl", "apply", "-k", str(output / "overlays" / place)])
-    _write(console, output, files, following, driver, force=force)
+    _write(console, output, files, following, notes, force=force)
 
 
 @app.command()
@@ -323,6 +329,21 @@ def _requests_of(model_dir: Path) -> str:
             path, signature, Workload(concurrency=1, lengths=lengths), tokenizer if tokenizer.is_dir() else None
         )
         return path.read_text(encoding="utf-8")
+
+
+def _to_build(
+    needs: Needs, release: Release, repository: Path, output: Path, server_image: str | None
+) -> tuple[str, ...]:
+    """How the image comes about that holds the packages of Python models."""
+    from tooling.deploy.image import image_of
+
+    if not needs.packages:
+        return ()
+    base, name = f"TRITON_IMAGE={image_of(release, needs.variant)}", server_image or "REGISTRY/triton:TAG"
+    command = ["docker", "build", "--file", str(output / "Dockerfile"), "--build-arg", base, "--tag", name]
+    asking = ", ".join(path.parent.name for path in needs.packages)
+    said = f"`{shlex.join([*command, str(repository)])}` makes the image with the packages of {asking}"
+    return (said if server_image else f"{said}; --server-image names it",)
 
 
 def _driver(release: Release) -> tuple[str, ...]:

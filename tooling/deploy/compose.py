@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tooling.config.templates import environment
-from tooling.deploy.image import IMAGE
+from tooling.deploy.image import IMAGE, dockerfile
 from tooling.deploy.inputs import check_host, check_ports, monitoring_ports
 from tooling.deploy.monitoring import MonitoringOptions, render_monitoring
 from tooling.deploy.needs import Needs
@@ -87,16 +87,16 @@ def render_compose(
         "bound": flags.control == "explicit" and flags.control_key is None,
         "gpus": "count: all" if options.gpus is None else f"device_ids: {json.dumps(list(options.gpus))}",
         "repository": mounted if mounted.startswith(".") else f"./{mounted}",
-        "requirements": [path.relative_to(repository).as_posix() for path in needs.packages],
+        "packages": bool(needs.packages),
         "dockerfile": os.path.relpath(output.resolve() / "Dockerfile", repository.resolve()),
         "image_setting": _Setting(f"{IMAGE}:{_RELEASE}-{needs.variant}"),
         "sdk_setting": _Setting(f"{IMAGE}:{_RELEASE}-py3-sdk"),
         "tensorrt_setting": _Setting(f"nvcr.io/nvidia/tensorrt:{_RELEASE}-py3"),
     }
     names = {COMPOSE_FILE: "docker-compose.yml.j2", ".env": "env.j2"}
-    if needs.packages:
-        names["Dockerfile"] = "Dockerfile.j2"
     files = {name: env.get_template(f"compose/{template}").render(facts) for name, template in names.items()}
+    if needs.packages:
+        files["Dockerfile"] = dockerfile(needs.packages)
     watched = render_monitoring(replace(options.monitoring, gpu=options.on_gpu), cache=flags.cache_bytes is not None)
     return files | {f"monitoring/{name}": text for name, text in watched.items()}
 

@@ -81,11 +81,11 @@ def quantity(option: str, text: str) -> Decimal:
     return value
 
 
-def check_image(text: str) -> None:
+def check_image(option: str, text: str) -> None:
     """Raise UsageError for what is no name of an image."""
     if not _IMAGE.fullmatch(text):
         raise UsageError(
-            "no name of an image", where="--image", got=f"`{text}`", expected="REGISTRY/NAME:TAG, as docker takes it"
+            "no name of an image", where=option, got=f"`{text}`", expected="REGISTRY/NAME:TAG, as docker takes it"
         )
 
 

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from tooling.deploy.image import image_of
+from tooling.deploy.image import dockerfile, image_of
 from tooling.deploy.inputs import check_image, quantity
 from tooling.deploy.monitoring import MonitoringOptions, alerts, dashboard
 from tooling.deploy.needs import Needs
 from tooling.deploy.objects import (
+    CONFINED,
     QUEUE_METRIC,
+    USER,
     KubernetesOptions,
     Object,
     autoscaler,
@@ -19,9 +21,12 @@ from tooling.deploy.objects import (
     control_key,
     deployment,
     metadata,
+    mounts,
     network_policy,
     pod_monitor,
     service,
+    variables,
+    volumes,
 )
 from tooling.deploy.store import check_bucket, is_s3
 from tooling.errors import UsageError
@@ -40,7 +45,7 @@ def render_kubernetes(
     Raises UsageError for names and counts that Kubernetes would refuse.
     """
     _check(options)
-    image = image_of(release, needs.variant)
+    image = _server_image(needs, release, options)
     if flags.control == "explicit":  # whoever loads models runs code, and the namespace reaches the port
         flags = replace(flags, control_key=f"$({CONTROL_KEY})")
     base = {
@@ -61,7 +66,16 @@ def render_kubernetes(
         files |= {f"overlays/{place}/{name}": _yaml([body]) for name, body in extra.items()}
         files[f"overlays/{place}/kustomization.yaml"] = _yaml([_kustomization(["../../base", *names], patch)])
     files["kserve/serving.yaml"] = _yaml(_kserve(flags, image, options))
+    if needs.packages:
+        files["Dockerfile"] = dockerfile(needs.packages)
     return files
+
+
+def _server_image(needs: Needs, release: Release, options: KubernetesOptions) -> str:
+    """NVIDIA's, unless models ask for packages: these are in an image that is still to be built."""
+    if options.server_image is not None:
+        return options.server_image
+    return "REPLACE-REGISTRY/triton:REPLACE-TAG" if needs.packages else image_of(release, needs.variant)
 
 
 def _variables(flags: ServerFlags, options: KubernetesOptions) -> list[Object]:
@@ -79,8 +93,9 @@ def _check(options: KubernetesOptions) -> None:
         raise UsageError("no memory is left for Triton", where="--memory", got=got, expected="more than --shm-size")
     if options.bucket is not None:
         check_bucket(options.bucket)
-    if options.image is not None:
-        check_image(options.image)
+    for option, named in (("--image", options.image), ("--server-image", options.server_image)):
+        if named is not None:
+            check_image(option, named)
 
 
 def _yaml(objects: Sequence[Object]) -> str:
@@ -199,7 +214,7 @@ def _image(options: KubernetesOptions) -> _Overlay:
         "image": options.image or "REPLACE-REGISTRY/models:REPLACE-TAG",
         "command": ["cp", "-r", "/models/.", "/target/"],
         "volumeMounts": [{"name": "models", "mountPath": "/target"}],
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "securityContext": dict(CONFINED),
         "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
     }
     return {}, [
@@ -232,9 +247,11 @@ def _kserve(flags: ServerFlags, image: str, options: KubernetesOptions) -> list[
         "image": image,
         "command": ["tritonserver"],
         "args": list(flags.arguments("/mnt/models")),
-        "env": _variables(flags, options),
+        "env": variables(_variables(flags, options)),
         "ports": [{"name": "h2c", "containerPort": 8001, "protocol": "TCP"}],
         "resources": {"requests": {"cpu": options.cpu, "memory": options.memory}, "limits": limits},
+        "securityContext": {"runAsNonRoot": True, "runAsUser": USER, **CONFINED},
+        "volumeMounts": mounts(),
     }
     runtime: Object = {
         "apiVersion": "serving.kserve.io/v1alpha1",
@@ -244,6 +261,7 @@ def _kserve(flags: ServerFlags, image: str, options: KubernetesOptions) -> list[
             "supportedModelFormats": [{"name": "triton", "version": "2", "autoSelect": False}],
             "protocolVersions": ["v2", "grpc-v2"],
             "containers": [container],
+            "volumes": volumes(options),
         },
     }
     inference: Object = {

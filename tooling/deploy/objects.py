@@ -15,7 +15,13 @@ QUEUE_METRIC: Final = "triton_queue_us_per_request"
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")  # of a Service; leaves room for suffixes below 63
 _LONGEST: Final = 52
 _PORTS: Final = (("http", 8000), ("grpc", 8001), ("metrics", 8002))
-_USER: Final = 1000  # `triton-server` of NVIDIA's images
+USER: Final = 1000  # `triton-server` of NVIDIA's images
+CONFINED: Final = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+"""What every container may not do."""
 _DRAIN_S: Final = 10  # until every load balancer has seen that the pod ends
 _EXIT_S: Final = 30  # Triton's own wait for the requests it has
 
@@ -26,7 +32,8 @@ class KubernetesOptions:
     batch under the tuned config.
 
     `bucket` is an s3:// or gs:// URL of the repository, `image` a registry name of an image that holds it under
-    /models; without them those overlays carry a name to be replaced. `cpu` and `memory` are Kubernetes quantities.
+    /models; without them those overlays carry a name to be replaced. `server_image` runs in place of NVIDIA's. `cpu`
+    and `memory` are Kubernetes quantities.
     """
 
     name: str
@@ -40,6 +47,7 @@ class KubernetesOptions:
     load_timeout_s: int = 600
     bucket: str | None = None
     image: str | None = None
+    server_image: str | None = None
     owner: str = "unowned"
     p99_us: int = 100_000
     batch: float | None = None
@@ -62,7 +70,7 @@ def control_key(name: str) -> Object:
 
 
 def deployment(
-    arguments: Sequence[str], image: str, options: KubernetesOptions, variables: Sequence[Object] = ()
+    arguments: Sequence[str], image: str, options: KubernetesOptions, given: Sequence[Object] = ()
 ) -> Object:
     """One server a pod. Its volume `models` comes with an overlay.
 
@@ -78,21 +86,36 @@ def deployment(
             "replicas": options.replicas,
             "selector": {"matchLabels": {"app.kubernetes.io/name": name}},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-            "template": {"metadata": metadata(name), "spec": _pod(arguments, image, options, variables)},
+            "template": {"metadata": metadata(name), "spec": _pod(arguments, image, options, given)},
         },
     }
 
 
-def _pod(arguments: Sequence[str], image: str, options: KubernetesOptions, variables: Sequence[Object]) -> Object:
+def volumes(options: KubernetesOptions) -> list[Object]:
+    """What a server writes to, its root being read-only: shared memory and /tmp."""
     shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(options.shm_bytes)}}
+    return [shm, {"name": "tmp", "emptyDir": {}}]
+
+
+def mounts() -> list[Object]:
+    """Where these are."""
+    return [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "tmp", "mountPath": "/tmp"}]
+
+
+def variables(given: Sequence[Object] = ()) -> list[Object]:
+    """Of a server: a home that it can write to, and those `given`."""
+    return [{"name": "HOME", "value": "/tmp"}, *given]
+
+
+def _pod(arguments: Sequence[str], image: str, options: KubernetesOptions, given: Sequence[Object]) -> Object:
     return {
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": _DRAIN_S + _EXIT_S + 5,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "fsGroup": _USER,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "topologySpreadConstraints": [
@@ -103,19 +126,19 @@ def _pod(arguments: Sequence[str], image: str, options: KubernetesOptions, varia
                 "labelSelector": {"matchLabels": {"app.kubernetes.io/name": options.name}},
             }
         ],
-        "containers": [_container(arguments, image, options, variables)],
-        "volumes": [shm, {"name": "tmp", "emptyDir": {}}],
+        "containers": [_container(arguments, image, options, given)],
+        "volumes": volumes(options),
     }
 
 
-def _container(arguments: Sequence[str], image: str, options: KubernetesOptions, variables: Sequence[Object]) -> Object:
+def _container(arguments: Sequence[str], image: str, options: KubernetesOptions, given: Sequence[Object]) -> Object:
     gpus = {"nvidia.com/gpu": options.gpus} if options.gpus else {}
     return {
         "name": "triton",
         "image": image,
         "command": ["tritonserver"],
         "args": list(arguments),
-        "env": [{"name": "HOME", "value": "/tmp"}, *variables],
+        "env": variables(given),
         "ports": [{"name": name, "containerPort": port} for name, port in _PORTS],
         "resources": {
             "requests": {"cpu": options.cpu, "memory": options.memory, **gpus},
@@ -129,15 +152,10 @@ def _container(arguments: Sequence[str], image: str, options: KubernetesOptions,
         "readinessProbe": {**_probe("ready"), "periodSeconds": 5, "failureThreshold": 3},
         "livenessProbe": {**_probe("live"), "periodSeconds": 10, "failureThreshold": 6},
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_DRAIN_S)]}}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": dict(CONFINED),
         "volumeMounts": [
             {"name": "models", "mountPath": "/models", "readOnly": True},
-            {"name": "shm", "mountPath": "/dev/shm"},
-            {"name": "tmp", "mountPath": "/tmp"},
+            *mounts(),
         ],
     }
 
