@@ -23,7 +23,7 @@ def decision(result: TuneResult, *, hardware: str, owner: str, facts: dict[str, 
         "owner": owner,
         "what": _what(result),
         "why": [result.conclusion, *_figures(result)],
-        "cost": _cost(result),
+        "cost": [*_cost(result), *filter(None, [result.capacity])],
         "assumptions": list(_assumptions(result, hardware, facts)),
         "not_explored": [
             *(f"{t.candidate.label}: {t.reason}" for t in result.not_explored),

@@ -73,6 +73,23 @@ class TuneResult:
         return f"Chosen: {self.chosen.candidate.label}: {verdict} against the current config in {verdict.pairs} pairs."
 
     @property
+    def capacity(self) -> str | None:
+        """What servers with the chosen setting carry and cost, in a sentence; None where nothing was simulated."""
+        found = (self.findings or {}).get("capacity")
+        if self.chosen is None or not found:
+            return None
+        limits, rate = ", ".join(found.get("limits", ())), found.get("requests_per_s")
+        within = f"within {limits}" if limits else "at 80 % of its highest rate"
+        if not rate:
+            return f"Predicted: a server carries no traffic at random times {within}."
+        said = [f"a server carries {rate:.1f} requests/s at random times {within}"]
+        if servers := found.get("replicas"):
+            said.append(f"{found['wanted_requests_per_s']:g} requests/s take {servers}")
+        if price := found.get("cost_per_million"):
+            said.append(f"a million requests cost {price:.2f}")
+        return f"Predicted: {'; '.join(said)}."
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What limits the answer."""
         notes = [f"Failed: {t.candidate.label}: {t.reason}." for t in self.trials if t.state == "failed"]
@@ -101,7 +118,8 @@ class TuneResult:
         rows = [(self._name(t), *figures(t), t.gain, t.outcome) for t in (self.default, *self.trials)]
         head = f"{self.model} · {self.workload} · {self.objective} · {self.effort}"
         legend = "Figures: median [lowest–highest] of the runs; p50 and p99 of all their requests."
-        return "\n".join([head, self.method, "", table(header, rows), "", legend, *self.notes, "", self.conclusion])
+        said = [self.conclusion, *filter(None, [self.capacity])]
+        return "\n".join([head, self.method, "", table(header, rows), "", legend, *self.notes, "", *said])
 
     @property
     def effort(self) -> str:

@@ -90,3 +90,24 @@ def test_nothing_taken_needs_no_way_back(result: TuneResult) -> None:
     assert none["what"] == "no setting keeps the limits"
     assert any("nothing measured keeps the limits" in need for need in none["needs_a_person"])
     assert "## How to go back" not in markdown(none)
+
+
+def test_it_says_what_servers_carry_and_cost(result: TuneResult) -> None:
+    carried = {"requests_per_s": 74.33, "limits": ["p99 < 100ms"]}
+    asked = {"wanted_requests_per_s": 160.0, "replicas": 3, "cost_per_million": 1.4949}
+    kept = "a server carries 74.3 requests/s at random times"
+    for found, said in (
+        (carried, f"{kept} within p99 < 100ms."),
+        (
+            carried | asked,
+            f"{kept} within p99 < 100ms; 160 requests/s take 3; a million requests cost 1.49.",
+        ),
+        (carried | {"limits": []}, f"{kept} at 80 % of its highest rate."),
+        (carried | {"requests_per_s": 0.0}, "a server carries no traffic at random times within p99 < 100ms."),
+    ):
+        told = replace(result, findings={"capacity": found})
+        assert told.capacity == f"Predicted: {said}"
+        assert told.text().endswith(f"{told.conclusion}\n{told.capacity}")
+        assert decision(told, hardware="cpu-2", owner="Ada", facts=FACTS)["cost"][-1] == told.capacity
+    assert result.capacity is None
+    assert replace(result, findings={"capacity": carried}, chosen=None).capacity is None
