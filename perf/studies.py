@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perf.grid import BASE
+from perf.grid import BASE, Candidate
 from perf.measurement import Measurement
 from perf.result import TuneResult, figures_of
 from perf.study import FILE_NAME, Record, measurement_of, read_study
@@ -159,13 +159,14 @@ def newest(studies: Path = STUDIES) -> Path:
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """What one server does with the setting that a tuning of `model` chose: the requests a second it carries within the
-    limits of that tuning and the mean queue time of a request then, in microseconds, both predicted; and the mean batch
-    that was measured. None where a study does not tell."""
+    limits of that tuning and the mean queue time of a request then, in microseconds, both predicted; the mean batch
+    that was measured, and that setting. None where a study does not tell."""
 
     model: str
     carries_rps: float
     queue_us: float | None
     mean_batch: float | None
+    setting: Candidate
 
 
 def tuned(directory: Path) -> Tuned:
@@ -182,9 +183,8 @@ def tuned(directory: Path) -> Tuned:
             expected="a finished `tritune tune`, without --direct, that chose a setting",
             hint="tune again, or give --replicas and --queue-target",
         )
-    return Tuned(
-        result.model, carries_rps, found.get("queue_us"), chosen.figures.mean_batch if chosen.figures else None
-    )
+    batch = chosen.figures.mean_batch if chosen.figures else None
+    return Tuned(result.model, carries_rps, found.get("queue_us"), batch, chosen.candidate)
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:

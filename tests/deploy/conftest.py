@@ -33,7 +33,7 @@ def write_study(directory: Path, capacity: dict[str, Any], mean_batch: float = 1
     """A finished tuning, as `tritune tune` keeps it."""
     one = Spread(1.0, 1.0, 1.0)
     figures = Figures(6, one, one, one, one, mean_batch)
-    trial = Trial(Candidate("default", Knobs(max_batch_size=8)), "default", figures)
+    trial = Trial(Candidate("default", Knobs(max_batch_size=8, dynamic_batching=False)), "default", figures)
     result = TuneResult(
         *(model, "8 clients", "throughput", trial, (), trial),
         runs=6,

@@ -130,6 +130,28 @@ def test_replicas_and_queue_target_come_from_a_tuning(rendered: Any, run_cli: Ru
     assert (refused.code, "says nothing of what a server carries" in refused.err) == (2, True)
 
 
+def test_what_comes_from_a_tuning_is_told(run_cli: Run, repository: Any, tmp_path: Path) -> None:
+    write_study(tmp_path / "study", {"requests_per_s": 114.5, "queue_us": 3214.6})
+    models = repository(m=PYTHON)
+    (models / "m" / "configs").mkdir()
+    other = PYTHON + "dynamic_batching { max_queue_delay_microseconds: 9 }"
+    (models / "m" / "configs" / "cpu-2.pbtxt").write_text(other)
+
+    def told(*argv: str, kind: str = "kubernetes") -> list[str]:
+        out = tmp_path / "-".join(("out", kind, *argv))
+        command = ("deploy", kind, models, "-o", out, "--study", tmp_path / "study", *argv, "--json")
+        return list(run_cli(*command).json["data"]["notes"])
+
+    more = "8 at the most; one more is added above 3.21ms of queue time a request"
+    asked, *_ = told("--rate", "400", "--gpus", "0")
+    assert asked == f"4 replicas at the least, as 400 requests/s come to 114.5 each, {more}"
+    assert told("--replicas", "4", "--gpus", "0") == [f"4 replicas at the least, {more}"]
+    otherwise = "dynamic_batching True, not False, max_queue_delay_us 9, not 0"
+    for kind in ("kubernetes", "compose"):
+        notes = told("--config-name", "cpu-2", kind=kind)
+        assert f"the figures of the study do not hold: m is not deployed as tuned ({otherwise})" in "\n".join(notes)
+
+
 def test_loading_models_takes_a_key_that_a_secret_holds(rendered: Any) -> None:
     """In explicit mode whoever loads a model runs code, and the whole namespace reaches the port."""
     files = rendered("--control", "explicit")

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from tooling.repository import cpu_name
 from tooling.server import EmbeddedServer, ServerOptions
 
 from ..export.conftest import write_model
@@ -87,7 +88,7 @@ def desk(page: Path, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         shutil.rmtree(encoder)
     if page.name == "measuring.md":  # what a tuning on this kind of machine left
         (encoder / "configs").mkdir()
-        shutil.copy(encoder / "config.pbtxt", encoder / "configs" / "cpu-2.pbtxt")
+        shutil.copy(encoder / "config.pbtxt", encoder / "configs" / f"{cpu_name()}.pbtxt")
     monkeypatch.chdir(place)
     return place
 
@@ -105,7 +106,7 @@ def served(shelf: Path, runtime: Any) -> Iterator[str]:
 def test_the_commands_of_a_page_run(page: Path, desk: Path, request: pytest.FixtureRequest) -> None:
     end = time.monotonic() + LIMIT_S
     for line in dict.fromkeys(_commands(page)):
-        words = shlex.split(line, comments=True)[1:]
+        words = shlex.split(line.replace("cpu-2", cpu_name()), comments=True)[1:]
         if SERVER in words:
             words[words.index(SERVER)] = request.getfixturevalue("served")
         if words[0] == "serve":

@@ -16,10 +16,12 @@ from tooling.console import Console
 from tooling.deploy.inputs import check_host, check_image, gpu_ids, quantity
 from tooling.deploy.store import check_bucket
 from tooling.errors import UsageError, suggest
+from tooling.units import format_duration_us
 
 if TYPE_CHECKING:
     from perf.studies import Tuned
     from tooling.deploy.needs import Needs
+    from tooling.deploy.objects import KubernetesOptions
     from tooling.releases import Release
     from tooling.server.flags import ServerFlags
 
@@ -119,7 +121,7 @@ def compose(
     )
     files = render_compose(repository, output, found, flags, image, options)
     files = {**files, **{f"requests/{name}.json": text for name, text in requests.items()}}
-    notes = (*without, *(_driver(image) if options.on_gpu else ()))
+    notes = (*without, *_other_setting(found, tuning), *(_driver(image) if options.on_gpu else ()))
     following = shlex.join(["docker", "compose", "--project-directory", str(output), "up"])
     _write(console, output, files, following, notes, force=force)
 
@@ -203,7 +205,8 @@ def kubernetes(
         batch=tuning.mean_batch if tuning else None,
     )
     files = render_kubernetes(found, flags, served, options)
-    notes = (*_to_build(found, served, repository, output, server_image), *(_driver(served) if gpus else ()))
+    sized = (*_sized(options, tuning, rate if replicas is None else None), *_other_setting(found, tuning))
+    notes = (*sized, *_to_build(found, served, repository, output, server_image), *(_driver(served) if gpus else ()))
     place = "object-store" if bucket else "image" if image else "pvc"
     following = shlex.join(["kubectl", "apply", "-k", str(output / "overlays" / place)])
     _write(console, output, files, following, notes, force=force)
@@ -329,6 +332,32 @@ def _requests_of(model_dir: Path) -> str:
             path, signature, Workload(concurrency=1, lengths=lengths), tokenizer if tokenizer.is_dir() else None
         )
         return path.read_text(encoding="utf-8")
+
+
+def _other_setting(needs: Needs, tuning: Tuned | None) -> tuple[str, ...]:
+    """What is deployed otherwise than the tuning chose, so that its figures do not hold."""
+    from perf.rollout.as_tuned import other_than
+
+    if tuning is None:
+        return ()
+    config = next(model.config for model in needs.served if model.name == tuning.model)
+    try:
+        found = other_than(tuning.setting, config)
+    except UsageError as error:
+        found = [str(error.problems[0].what)]
+    if not found:
+        return ()
+    told = f"the figures of the study do not hold: {tuning.model} is not deployed as tuned ({', '.join(found)})"
+    return (f"{told}; `tritune tune --apply` writes configs/NAME.pbtxt, and --config-name serves it",)
+
+
+def _sized(options: KubernetesOptions, tuning: Tuned | None, rate: float | None) -> tuple[str, ...]:
+    """What was taken from a tuning; `rate` where it gave the number of replicas."""
+    if tuning is None:
+        return ()
+    by = f", as {rate:g} requests/s come to {tuning.carries_rps:.1f} each" if rate else ""
+    more = f"one more is added above {format_duration_us(options.queue_target_us)} of queue time a request"
+    return (f"{options.replicas} replicas at the least{by}, {options.max_replicas} at the most; {more}",)
 
 
 def _to_build(
