@@ -186,6 +186,16 @@ def test_packages_are_in_an_image_of_your_own(run_cli: Run, repository: Any, tmp
         assert pod["containers"][0]["image"] == "registry/triton:1"
 
 
+def test_the_claim_has_room_for_the_repository(run_cli: Run, repository: Any, tmp_path: Path) -> None:
+    models = repository(m=PYTHON)
+    for size, asked in ((1, "10Gi"), (7 * 2**30, "15Gi")):
+        with (models / "m" / "1" / "weights.bin").open("wb") as file:
+            file.truncate(size)  # takes no place on the disk
+        assert run_cli("deploy", "kubernetes", models, "-o", tmp_path / str(size), "--name", "enc").code == 0
+        claim = yaml.safe_load((tmp_path / str(size) / "overlays/pvc/claim.yaml").read_text())
+        assert claim["spec"] == {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": asked}}}
+
+
 def test_every_container_is_confined(rendered: Any) -> None:
     files = rendered("--image", "registry/models:1")
     pods = [body["spec"]["template"]["spec"] for _, body in _core(files) if body["kind"] == "Deployment"]

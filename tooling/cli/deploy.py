@@ -62,6 +62,7 @@ _FORCE = typer.Option(False, "--force", help="Replace files that have another co
 _Control = Literal["none", "poll", "explicit"]
 _QUEUE_US = 10_000
 _LEAST_QUEUE_US = 100
+_LEAST_STORAGE_GIB = 10
 
 
 @app.command()
@@ -200,6 +201,7 @@ def kubernetes(
         bucket=bucket,
         image=image,
         server_image=server_image,
+        storage_gib=_storage_gib(repository),
         owner=owner,
         p99_us=duration_us("--p99", p99, _LEAST_TIME),
         batch=tuning.mean_batch if tuning else None,
@@ -332,6 +334,12 @@ def _requests_of(model_dir: Path) -> str:
             path, signature, Workload(concurrency=1, lengths=lengths), tokenizer if tokenizer.is_dir() else None
         )
         return path.read_text(encoding="utf-8")
+
+
+def _storage_gib(repository: Path) -> int:
+    """Room for the repository and once more for what takes its place."""
+    size = sum(path.stat().st_size for path in repository.rglob("*") if path.is_file())
+    return max(_LEAST_STORAGE_GIB, math.ceil(2 * size / 2**30))
 
 
 def _other_setting(needs: Needs, tuning: Tuned | None) -> tuple[str, ...]:

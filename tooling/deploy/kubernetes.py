@@ -172,15 +172,19 @@ def _adapter_rules(name: str) -> Object:
 def _overlays(
     flags: ServerFlags, options: KubernetesOptions
 ) -> Mapping[Place, tuple[Mapping[str, Object], list[Object]]]:
-    return {"pvc": _pvc(options.name), "object-store": _object_store(flags, options), "image": _image(options)}
+    return {
+        "pvc": _pvc(options.name, options.storage_gib),
+        "object-store": _object_store(flags, options),
+        "image": _image(options),
+    }
 
 
-def _pvc(name: str) -> _Overlay:
+def _pvc(name: str, storage_gib: int) -> _Overlay:
     claim: Object = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": metadata(f"{name}-models"),
-        "spec": {"accessModes": ["ReadOnlyMany"], "resources": {"requests": {"storage": "10Gi"}}},
+        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": f"{storage_gib}Gi"}}},
     }
     volume = {"name": "models", "persistentVolumeClaim": {"claimName": f"{name}-models", "readOnly": True}}
     return {"claim.yaml": claim}, [_patch(name, [_add("/spec/template/spec/volumes/-", volume)])]

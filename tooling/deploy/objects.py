@@ -33,7 +33,7 @@ class KubernetesOptions:
 
     `bucket` is an s3:// or gs:// URL of the repository, `image` a registry name of an image that holds it under
     /models; without them those overlays carry a name to be replaced. `server_image` runs in place of NVIDIA's. `cpu`
-    and `memory` are Kubernetes quantities.
+    and `memory` are Kubernetes quantities, `storage_gib` what the volume claim asks for.
     """
 
     name: str
@@ -48,6 +48,7 @@ class KubernetesOptions:
     bucket: str | None = None
     image: str | None = None
     server_image: str | None = None
+    storage_gib: int = 10
     owner: str = "unowned"
     p99_us: int = 100_000
     batch: float | None = None
