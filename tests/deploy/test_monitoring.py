@@ -21,6 +21,8 @@ import yaml
 from tooling.deploy.monitoring import MonitoringOptions, alerts, panels, render_monitoring
 from tooling.server import EmbeddedServer, ServerFlags, ServerOptions
 
+from .conftest import PYTHON
+
 ROOT = Path(__file__).parents[2]
 OPTIONS = MonitoringOptions("127.0.0.1:8002", owner="search-team", p99_us=50_000, queue_us=5_000)
 
@@ -163,13 +165,37 @@ def test_minutes_without_a_request_do_not_count_against_the_slo(tmp_path: Path) 
     evaluated(tmp_path, OPTIONS, {series: values}, 60, f"({attained} > 0.49) < 0.51")
 
 
+def test_the_autoscaler_gets_the_queue_time_of_a_request(run_cli: Any, repository: Any, tmp_path: Path) -> None:
+    """The query of the Prometheus adapter, filled in as it does: two models in one pod, a second pod at rest."""
+    assert run_cli("deploy", "kubernetes", repository(m=PYTHON), "-o", tmp_path / "k8s").code == 0
+    [rule] = yaml.safe_load((tmp_path / "k8s" / "prometheus-adapter.yaml").read_text())["rules"]["custom"]
+    query = rule["metricsQuery"]
+    filled = {"Series": "nv_inference_queue_duration_us", "LabelMatchers": 'namespace="n"', "GroupBy": "pod"}
+    for name, text in filled.items():
+        query = query.replace(f"<<.{name}>>", text)
+    series = {}
+    for pod, model, queue_us in (("a", "m", 5_000), ("a", "n", 1_000), ("b", "m", 0)):
+        labels = f"{{namespace='n',pod='{pod}',model='{model}',version='1'}}"
+        series[f"nv_inference_queue_duration_us{labels}"] = f"0+{1_000 * queue_us}x20"
+        series[f"nv_inference_request_success{labels}"] = f"0+{1_000 if queue_us else 0}x20"
+    evaluated(tmp_path, OPTIONS, series, 15, f"({query} > 2999.9) < 3000.1")
+    evaluated(tmp_path, OPTIONS, series, 15, f"({query}) == 0")
+
+
 @pytest.fixture
 def prometheus(minilm_repository: Path, runtime: Any, tmp_path: Path) -> Iterator[str]:
-    """A Prometheus that has scraped a server under load, by its address."""
-    options = ServerOptions(flags=ServerFlags())
-    with EmbeddedServer(minilm_repository, runtime, options) as server:
+    """A Prometheus that has scraped a server under load, by its address: two models, one of them with the cache."""
+    models = tmp_path / "models"
+    config = (minilm_repository / "minilm" / "config.pbtxt").read_text()
+    for name, more in (("minilm", ""), ("cached", "\nresponse_cache { enable: true }\n")):
+        (models / name).mkdir(parents=True)
+        (models / name / "1").symlink_to(minilm_repository / "minilm" / "1")
+        (models / name / "config.pbtxt").write_text(config.replace('name: "minilm"', f'name: "{name}"') + more)
+    options = ServerOptions(flags=ServerFlags(cache_bytes=2**24))
+    with EmbeddedServer(models, runtime, options) as server:
         server.load("minilm")
-        write(tmp_path, MonitoringOptions(server.metrics_url, gpu=False, interval_s=1), cache=False)
+        server.load("cached")
+        write(tmp_path, MonitoringOptions(server.metrics_url, gpu=False, interval_s=1))
         with socket.create_server(("127.0.0.1", 0)) as chosen:
             port = chosen.getsockname()[1]
         process = subprocess.Popen(
@@ -192,11 +218,12 @@ def _load(server: EmbeddedServer, until_s: float) -> None:
     """Requests one after the other, while Prometheus takes its samples."""
     names = ("input_ids", "attention_mask", "token_type_ids")
     tensors = [{"name": name, "datatype": "INT64", "shape": [1, 16], "data": [1] * 16} for name in names]
-    url = f"http://{server.http_url}/v2/models/minilm/infer"
+    urls = [f"http://{server.http_url}/v2/models/{name}/infer" for name in ("minilm", "cached")]
     body = json.dumps({"inputs": tensors}).encode()
     end = time.monotonic() + until_s
     while time.monotonic() < end:
-        urllib.request.urlopen(url, body, timeout=10).close()
+        for url in urls:
+            urllib.request.urlopen(url, body, timeout=10).close()
 
 
 def _ask(address: str, expression: str) -> list[Any]:
@@ -210,7 +237,7 @@ def _ask(address: str, expression: str) -> list[Any]:
 @pytest.mark.live
 def test_a_real_prometheus_answers_every_expression(prometheus: str) -> None:
     options = MonitoringOptions("unused", gpu=False, interval_s=1)
-    for panel in panels(options, cache=False):
+    for panel in panels(options, cache=True):
         for legend, expression in panel.lines:
             assert _ask(prometheus, expression), f"{panel.title}, {legend}: {expression}"
     for rule in alerts(options):
