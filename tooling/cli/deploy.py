@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from tooling.cli.app import console_of
+from tooling.cli.deploy_notes import driver, other_setting, sizing, to_build
 from tooling.cli.options import MOST, duration_us, heeding, size_bytes, sized, timed
 from tooling.console import Console
 from tooling.deploy.inputs import check_host, check_image, gpu_ids, quantity
 from tooling.deploy.store import check_bucket
 from tooling.errors import UsageError, suggest
-from tooling.units import format_duration_us
 
 if TYPE_CHECKING:
     from perf.studies import Tuned
     from tooling.deploy.needs import Needs
-    from tooling.deploy.objects import KubernetesOptions
     from tooling.releases import Release
     from tooling.server.flags import ServerFlags
 
@@ -122,7 +121,7 @@ def compose(
     )
     files = render_compose(repository, output, found, flags, image, options)
     files = {**files, **{f"requests/{name}.json": text for name, text in requests.items()}}
-    notes = (*without, *_other_setting(found, tuning), *(_driver(image) if options.on_gpu else ()))
+    notes = (*without, *other_setting(found, tuning), *(driver(image) if options.on_gpu else ()))
     following = shlex.join(["docker", "compose", "--project-directory", str(output), "up"])
     _write(console, output, files, following, notes, force=force)
 
@@ -207,8 +206,8 @@ def kubernetes(
         batch=tuning.mean_batch if tuning else None,
     )
     files = render_kubernetes(found, flags, served, options)
-    sized = (*_sized(options, tuning, rate if replicas is None else None), *_other_setting(found, tuning))
-    notes = (*sized, *_to_build(found, served, repository, output, server_image), *(_driver(served) if gpus else ()))
+    told = (*sizing(options, tuning, rate if replicas is None else None), *other_setting(found, tuning))
+    notes = (*told, *to_build(found, served, repository, output, server_image), *(driver(served) if gpus else ()))
     place = "object-store" if bucket else "image" if image else "pvc"
     following = shlex.join(["kubectl", "apply", "-k", str(output / "overlays" / place)])
     _write(console, output, files, following, notes, force=force)
@@ -340,58 +339,6 @@ def _storage_gib(repository: Path) -> int:
     """Room for the repository and once more for what takes its place."""
     size = sum(path.stat().st_size for path in repository.rglob("*") if path.is_file())
     return max(_LEAST_STORAGE_GIB, math.ceil(2 * size / 2**30))
-
-
-def _other_setting(needs: Needs, tuning: Tuned | None) -> tuple[str, ...]:
-    """What is deployed otherwise than the tuning chose, so that its figures do not hold."""
-    from perf.rollout.as_tuned import other_than
-
-    if tuning is None:
-        return ()
-    config = next(model.config for model in needs.served if model.name == tuning.model)
-    try:
-        found = other_than(tuning.setting, config)
-    except UsageError as error:
-        found = [str(error.problems[0].what)]
-    if not found:
-        return ()
-    told = f"the figures of the study do not hold: {tuning.model} is not deployed as tuned ({', '.join(found)})"
-    return (f"{told}; `tritune tune --apply` writes configs/NAME.pbtxt, and --config-name serves it",)
-
-
-def _sized(options: KubernetesOptions, tuning: Tuned | None, rate: float | None) -> tuple[str, ...]:
-    """What was taken from a tuning; `rate` where it gave the number of replicas."""
-    if tuning is None:
-        return ()
-    by = f", as {rate:g} requests/s come to {tuning.carries_rps:.1f} each" if rate else ""
-    more = f"one more is added above {format_duration_us(options.queue_target_us)} of queue time a request"
-    return (f"{options.replicas} replicas at the least{by}, {options.max_replicas} at the most; {more}",)
-
-
-def _to_build(
-    needs: Needs, release: Release, repository: Path, output: Path, server_image: str | None
-) -> tuple[str, ...]:
-    """How the image comes about that holds the packages of Python models."""
-    from tooling.deploy.image import image_of
-
-    if not needs.packages:
-        return ()
-    base, name = f"TRITON_IMAGE={image_of(release, needs.variant)}", server_image or "REGISTRY/triton:TAG"
-    command = ["docker", "build", "--file", str(output / "Dockerfile"), "--build-arg", base, "--tag", name]
-    asking = ", ".join(path.parent.name for path in needs.packages)
-    said = f"`{shlex.join([*command, str(repository)])}` makes the image with the packages of {asking}"
-    return (said if server_image else f"{said}; --server-image names it",)
-
-
-def _driver(release: Release) -> tuple[str, ...]:
-    """What a host with GPUs must have for the image, as far as it is known; of this machine, what it has not."""
-    from tooling.cli.capabilities import driver_too_old
-    from tooling.releases import least_driver
-
-    if wrong := driver_too_old(release):
-        return (wrong,)
-    least = least_driver(release)
-    return () if least is None else (f"tritonserver:{release.tag} needs NVIDIA driver {least} or newer",)
 
 
 def _write(

@@ -1,0 +1,68 @@
+"""What `tritune deploy` tells beside the files that it writes. Layer: cli."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tooling.errors import UsageError
+from tooling.units import format_duration_us
+
+if TYPE_CHECKING:
+    from perf.studies import Tuned
+    from tooling.deploy.needs import Needs
+    from tooling.deploy.objects import KubernetesOptions
+    from tooling.releases import Release
+
+
+def other_setting(needs: Needs, tuning: Tuned | None) -> tuple[str, ...]:
+    """What is deployed otherwise than the tuning chose, so that its figures do not hold."""
+    from perf.rollout.as_tuned import other_than
+
+    if tuning is None:
+        return ()
+    config = next(model.config for model in needs.served if model.name == tuning.model)
+    try:
+        found = other_than(tuning.setting, config)
+    except UsageError as error:
+        found = [str(error.problems[0].what)]
+    if not found:
+        return ()
+    told = f"the figures of the study do not hold: {tuning.model} is not deployed as tuned ({', '.join(found)})"
+    return (f"{told}; `tritune tune --apply` writes configs/NAME.pbtxt, and --config-name serves it",)
+
+
+def sizing(options: KubernetesOptions, tuning: Tuned | None, rate: float | None) -> tuple[str, ...]:
+    """What was taken from a tuning; `rate` where it gave the number of replicas."""
+    if tuning is None:
+        return ()
+    by = f", as {rate:g} requests/s come to {tuning.carries_rps:.1f} each" if rate else ""
+    more = f"one more is added above {format_duration_us(options.queue_target_us)} of queue time a request"
+    return (f"{options.replicas} replicas at the least{by}, {options.max_replicas} at the most; {more}",)
+
+
+def to_build(
+    needs: Needs, release: Release, repository: Path, output: Path, server_image: str | None
+) -> tuple[str, ...]:
+    """How the image comes about that holds the packages of Python models."""
+    from tooling.deploy.image import image_of
+
+    if not needs.packages:
+        return ()
+    base, name = f"TRITON_IMAGE={image_of(release, needs.variant)}", server_image or "REGISTRY/triton:TAG"
+    command = ["docker", "build", "--file", str(output / "Dockerfile"), "--build-arg", base, "--tag", name]
+    asking = ", ".join(path.parent.name for path in needs.packages)
+    said = f"`{shlex.join([*command, str(repository)])}` makes the image with the packages of {asking}"
+    return (said if server_image else f"{said}; --server-image names it",)
+
+
+def driver(release: Release) -> tuple[str, ...]:
+    """What a host with GPUs must have for the image, as far as it is known; of this machine, what it has not."""
+    from tooling.cli.capabilities import driver_too_old
+    from tooling.releases import least_driver
+
+    if wrong := driver_too_old(release):
+        return (wrong,)
+    least = least_driver(release)
+    return () if least is None else (f"tritonserver:{release.tag} needs NVIDIA driver {least} or newer",)
