@@ -18,12 +18,13 @@ from perf.lengths import fit_to_model, traffic_lengths
 from perf.load import window_ms as planned_window_ms
 from perf.measurement import ENOUGH_FOR_P99, FOREIGN_CORES, Measurement
 from perf.operands import Base, Side, request_signature
-from perf.preflight import fitted, notes
+from perf.preflight import cache_cautions, fitted, notes
 from perf.provenance import conditions, session
 from perf.result import figures_of
 from perf.slo import Goal
 from perf.study import Record, Study, resumable, study_dir
 from perf.subject import Round, Subject
+from perf.target import RunningTarget, Target
 from perf.trial import Figures
 from perf.workload import Workload
 from tooling.console import Console, table
@@ -31,7 +32,6 @@ from tooling.repository import usable_cores
 
 if TYPE_CHECKING:
     from perf.analyzer import PerfAnalyzer
-    from perf.target import Target
 
 _LOAD_S = 4.0
 """About what loading a variant and warming it up takes; only decides what still fits into the budget."""
@@ -215,6 +215,9 @@ def compare(request: CompareRequest, *, target: Target, analyzer: PerfAnalyzer, 
         console.info(f"study {study.directory}{f': {kept} runs are there already' if kept else ''}")
         for note in notes(request.sides[0].variant.config):
             console.info(note)
+        configs = [side.variant.config for side in request.sides]
+        for caution in cache_cautions(configs, left_out=not isinstance(target, RunningTarget)):
+            console.warning(caution)
         input_file = study.directory / "input.json"
         write_input_data(
             input_file,

@@ -17,8 +17,8 @@ from perf.input_data import write_input_data
 from perf.lengths import fit_to_model, sentence_lengths, traffic_lengths
 from perf.measurement import FOREIGN_CORES, Measurement
 from perf.operands import Base, request_signature
-from perf.preflight import fitted, notes
-from perf.target import Target, Variant
+from perf.preflight import cache_cautions, fitted, notes
+from perf.target import RunningTarget, Target, Variant
 from perf.trace import read_trace
 from perf.transport import Transport
 from perf.waste import Padding, file_padding, fixed_shape_padding
@@ -141,6 +141,8 @@ def diagnose(question: Question, *, target: Target, analyzer: PerfAnalyzer, cons
     else:
         check_input_data(file, expected_inputs(config), rows=workload.batch[0] if batching else 1)
         padding = file_padding(file, signature)
+    for caution in cache_cautions([config], left_out=not isinstance(target, RunningTarget)):
+        console.warning(caution)
     with target:
         sample = _Sample(question, workload, file, target, analyzer)
         points = sample.run(console)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from perf.workload import Workload
@@ -63,5 +63,22 @@ def cautions(workload: Workload, config: ModelConfig) -> Iterator[str]:
             f"highest concurrency {workload.concurrency} < max_batch_size x instances ({filled}): batches cannot fill, "
             "so larger ones will not show a gain"
         )
-    if config.response_cache.enable:
-        yield "the response cache is on: repeated requests measure the cache; use varied inputs or turn it off"
+
+
+def cache_cautions(configs: Iterable[ModelConfig], *, left_out: bool) -> Iterator[str]:
+    """What a response cache does to a measurement, or that it is `left_out` of it."""
+    if any(config.response_cache.enable for config in configs):
+        effect = "it is left out while measuring, so that every request is executed"
+        yield "the response cache is on: " + (
+            effect if left_out else "repeated requests measure the cache; use varied inputs or turn it off"
+        )
+
+
+def without_cache(config: ModelConfig) -> ModelConfig:
+    """The config as it is measured where every request is to be executed."""
+    if not config.response_cache.enable:
+        return config
+    plain = type(config)()
+    plain.CopyFrom(config)
+    plain.ClearField("response_cache")
+    return plain

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from perf.client import Exchange, Integers, closed_loop, encode
 from perf.curve import Batch, CurveRun, Point, ServiceCurve, Setting, relative_error
 from perf.input_data import batch_tensors
+from perf.preflight import cache_cautions
 from perf.process import ForeignLoad
 from perf.profile_plan import LEAST_PER_CLIENT, RUN_S, Budget, Costs, Level, Load, levels, richest
 from perf.profile_request import Plan, ProfileRequest, directory, plan_of, plan_remote, tokenizer_of
 from perf.provenance import host_facts, sha256
 from perf.target import EmbeddedTarget, RunningTarget, Target
 from tooling.errors import ExternalError, Refused, UsageError
-from tooling.repository import usable_cores
+from tooling.repository import read_config, usable_cores
 
 if TYPE_CHECKING:
     from tooling.console import Console
@@ -51,6 +52,9 @@ def profile(
     that may not be reconfigured is measured in its present setting, its queue delay included. Raises UsageError for a
     model that cannot be profiled, Refused and ExternalError as the server does.
     """
+    config = running.config() if running else request.config or read_config(directory(request))
+    for caution in cache_cautions([config], left_out=running is None or running.reconfigure):
+        console.warning(caution)
     if running:
         plan = plan_remote(request, running)
         with running:
@@ -254,7 +258,12 @@ class _One:
             if sum(size * count for size, (count, _) in _since(before, after).items()) >= rows:
                 return after
             if time.monotonic() > deadline:
-                raise ExternalError("Triton does not count what it executed", where=self.name)
+                cached = self.target.config_in_force(self.name).get("response_cache", {}).get("enable")
+                raise ExternalError(
+                    "Triton does not count what it executed",
+                    where=self.name,
+                    hint="its response cache answers: give --allow-reconfigure, or turn it off" if cached else None,
+                )
             time.sleep(0.005)
 
 

@@ -145,9 +145,11 @@ def _points(
 
 
 def _plain(config: ModelConfig) -> ModelConfig:
-    """`config` with nothing in its batcher that makes a request wait: no delay, preferred sizes or queue policy."""
+    """`config` with nothing in its batcher that makes a request wait: no delay, preferred sizes or queue policy; and
+    without the response cache, which executes nothing."""
     knobs = read(config)
     none = apply(replace(knobs, dynamic_batching=False, preferred_batch_size=(), max_queue_delay_us=0), config)
+    none.ClearField("response_cache")
     if config.max_batch_size == 0:
         return none
     return apply(replace(read(none), dynamic_batching=True), none)

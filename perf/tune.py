@@ -94,7 +94,8 @@ def tune(
         console.info(f"study {study.directory}{f': {kept} runs are there already' if kept else ''}")
         for note in notes(plan.front.config if plan.front else plan.config):
             console.info(note)
-        for caution in (*cautions(plan.workload, plan.free), *(f"not tried: {reason}" for reason in plan.left_out)):
+        told = (*cautions(plan.workload, plan.free), *plan.notes)
+        for caution in (*told, *(f"not tried: {reason}" for reason in plan.left_out)):
             console.warning(caution)
         variants = _Variants(request, plan, study.directory)
         with resumable(), Bench(variants.subject, study, target, analyzer) as bench:
@@ -327,7 +328,7 @@ def _result(
         spent_s=round(spent_s, 1),
         finished=max(p.started for p in points),
         study=plan.study_dir,
-        method=" ".join([found.method, *(f"Not tried: {reason}." for reason in plan.left_out)]),
+        method=" ".join([found.method, *map(_sentence, plan.notes), *(f"Not tried: {one}." for one in plan.left_out)]),
         points=1 + sum(t.figures is not None for t in found.trials) + 2 * len(others),
         findings=shown,
         config_diff=_config_diff(plan, chosen),
@@ -345,3 +346,7 @@ def _config_diff(plan: Plan, chosen: Trial | None) -> str:
 
 def _statements(text: str) -> list[str]:
     return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def _sentence(note: str) -> str:
+    return f"{note[:1].upper()}{note[1:]}."

@@ -18,7 +18,7 @@ from perf.lengths import fit_to_model, traffic_lengths
 from perf.load import window_ms as planned_window_ms
 from perf.operands import Base
 from perf.pipeline import Front, front_of
-from perf.preflight import fitted
+from perf.preflight import cache_cautions, fitted, without_cache
 from perf.provenance import conditions, sha256
 from perf.search import Budget
 from perf.slo import Slo
@@ -74,7 +74,7 @@ class TuneRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A request with all it stands on: `free` is the config that settings are applied to, with one
+    """A request with all it stands on: `config` is measured, `free` is the one that settings are applied to, with one
     instance group; `tries` are for a direct search, `wide` for the simulator, `forms` for the setting found; `header`
     names the question, which finds its study in `study_dir` again. Behind a `front` the model is one of an ensemble,
     which requests, workload and `signature` are for. `room` is the memory that settings are loaded into; `direct` says
@@ -93,6 +93,7 @@ class Plan:
     forms: tuple[Form, ...]
     header: Record
     study_dir: Path
+    notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     room: Room | None = None
     direct: bool = False
@@ -106,7 +107,7 @@ class Plan:
         form = next((form for form in self.forms if form.text == one.form), None)
         if form is None:
             return Variant(one.id, apply(one.knobs, self.free), self.model_dir)
-        return form.variant(one.id, apply(one.knobs, form.config))
+        return form.variant(one.id, apply(one.knobs, without_cache(form.config)))
 
 
 def plan_of(
@@ -154,8 +155,8 @@ def plan_of(
         source.model_dir,
         front,
         signature,
-        config,
-        free,
+        without_cache(config),
+        without_cache(free),
         workload,
         current(base),
         tries,
@@ -164,6 +165,7 @@ def plan_of(
         others,
         header,
         (request.study_dir or study_dir(request.studies, source.name, question, header, console)).absolute(),
+        tuple(cache_cautions([asked, config], left_out=True)),
         direct=direct,
     )
 

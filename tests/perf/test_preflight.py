@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from perf.preflight import cautions, fitted, notes
+from perf.preflight import cache_cautions, cautions, fitted, notes, without_cache
 from perf.workload import Workload
 from tooling.config.render import parse
 from tooling.errors import UsageError
@@ -50,5 +50,17 @@ def test_what_a_measurement_will_not_show_is_told():
     assert told.startswith("highest concurrency 4 < max_batch_size x instances (16): batches cannot fill")
     assert list(cautions(Workload(concurrency=4, batch=4), config)) == []
     assert list(cautions(Workload(request_rate=4), config)) == []
-    config.response_cache.enable = True
-    assert ["the response cache is on" in told for told in cautions(Workload(request_rate=4), config)] == [True]
+
+
+def test_a_response_cache_is_told_as_it_is_measured():
+    cached = parse(BATCHING + "response_cache { enable: true }", "config.pbtxt")
+    [ours], [theirs] = (list(cache_cautions([parse(BATCHING, "c"), cached], left_out=out)) for out in (True, False))
+    assert ours == "the response cache is on: it is left out while measuring, so that every request is executed"
+    assert theirs.startswith("the response cache is on: repeated requests measure the cache; use varied inputs or")
+    assert list(cache_cautions([parse(BATCHING, "c")], left_out=False)) == []
+
+
+def test_only_the_response_cache_is_left_out():
+    cached = parse(BATCHING + "response_cache { enable: true }", "config.pbtxt")
+    assert without_cache(cached) == without_cache(parse(BATCHING, "c")) == parse(BATCHING, "c")
+    assert cached.response_cache.enable

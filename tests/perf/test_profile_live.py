@@ -15,7 +15,7 @@ from perf.profile import profile
 from perf.profile_request import ProfileRequest
 from tooling.console import Console
 from tooling.repository import read_config
-from tooling.server import EmbeddedServer
+from tooling.server import EmbeddedServer, ServerFlags, ServerOptions
 
 pytestmark = pytest.mark.live
 
@@ -122,6 +122,27 @@ def test_settings_are_loaded_together_and_measured_in_turn(model: Path, runtime:
     curve = profile(request, runtime=runtime, console=Console(show_progress=False))
     turns = [setting for setting, _ in groupby(curve.runs, key=lambda run: (run.instances, run.threads))]
     assert turns[:4] == [*both, *both]
+
+
+@pytest.mark.long
+def test_a_response_cache_is_not_taken_for_the_model(
+    run_cli: Callable[..., Any], model: Path, tmp_path: Path, runtime: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with EmbeddedServer(model.parent, runtime, ServerOptions(flags=ServerFlags(cache_bytes=2**24))) as server:
+        config = read_config(model)
+        config.dynamic_batching.Clear()
+        config.response_cache.enable = True
+        server.load("square", config)
+        options = ("--url", server.http_url, "--curve", tmp_path / "c.json", "--traffic", 8, "--lengths", 8)
+        refused = run_cli("profile", "square", *options, "--rows", 1)
+        assert (refused.code, "Triton does not count what it executed" in refused.err) == (4, True)
+        assert "hint: its response cache answers: give --allow-reconfigure, or turn it off" in refused.err
+        done = run_cli(
+            "profile", "square", *options, "--rows", 1, "--allow-reconfigure", "--instances", 1, "--budget", "9s"
+        )
+        assert done.code == 0, done.err
+        assert server.model_config("square")["response_cache"] == {"enable": True}
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from perf.study import read_study
 from perf.target import EmbeddedTarget, RunningTarget, Variant
 from tooling.config.knobs import apply, read
 from tooling.errors import ExternalError, MissingError, Refused, UsageError
-from tooling.server import EmbeddedServer, ServerOptions
+from tooling.server import EmbeddedServer, ServerFlags, ServerOptions
 from tooling.server.journal import restore
 
 pytestmark = pytest.mark.live
@@ -237,6 +239,30 @@ def test_a_tuning_gives_the_server_back(
     header = json.loads((study / "study.jsonl").read_text().splitlines()[0])
     assert header["server"]["url"] == running.http_url
     assert not list((tmp_path / "state").rglob("*.json"))
+
+
+@pytest.mark.long
+def test_a_tuning_leaves_the_response_cache_out(
+    repository: Path, runtime: Any, run_cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a server that has one: requests repeat, so that all but the first few would come from it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    served = Path(shutil.copytree(repository / "double", tmp_path / "cached" / "double"))
+    (served / "config.pbtxt").write_text(f"{CONFIG}response_cache {{ enable: true }}\n")
+    with EmbeddedServer(served.parent, runtime, ServerOptions(flags=ServerFlags(cache_bytes=2**24))) as server:
+        server.load("double")
+        before = server.model_config("double")
+        argv = [served, "--url", server.http_url, "--allow-reconfigure", "--direct", "--budget", "1s"]
+        tuned = run_cli("tune", *argv, "--instances", 1, "--threads", 1, "--delay", "0,1ms", "--study", tmp_path / "s")
+        assert tuned.code == 0, tuned.err
+        left_out = "the response cache is on: it is left out while measuring, so that every request is executed"
+        assert left_out in tuned.err
+        assert left_out[1:] in (tmp_path / "s" / "decision.md").read_text()
+        runs = [r["measurement"] for r in read_study(tmp_path / "s")[1] if r["record"] == "measurement"]
+        assert runs
+        assert all(run["inference_count"] > 0.8 * run["requests"] for run in runs)
+        assert server.model_config("double") == before
+        assert before["response_cache"] == {"enable": True}
 
 
 def test_no_server_no_model_no_address(running: EmbeddedServer) -> None:

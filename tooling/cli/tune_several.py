@@ -43,6 +43,8 @@ def several(
         if plan.front:
             raise UsageError("an ensemble is tuned by itself", where=model, hint="leave it out")
         parts.append(Part(one, plan, by_name.get(plan.model_dir.name, 1.0)))
+        for note in plan.notes:
+            console.warning(f"{plan.model_dir.name}: {note}")
     name = "+".join(part.name for part in parts)
     question: dict[str, Any] = {part.name: {"grid": part.plan.header["grid"], "weight": part.weight} for part in parts}
     question |= {"slo": list(request.slo.words), "workload": request.workload.model_dump(mode="json")}
