@@ -31,6 +31,7 @@ def decided(result: LlmTuned, *, hardware: str, owner: str) -> dict[str, Any]:
     """What was decided and why, what it rests on, what was left out, who has to look, and the way back."""
     changed = result.chosen is not result.current
     law, now = result.law, result.current.setting
+    without = ", and the speculative_config that was there (or none)" if result.chosen.speculative else ""
     fixed = f"{law.fixed_us / 1e3:.2f} ms + {law.per_token_us / 1e3:.3f} ms a token"
     each = f"{law.per_sequence_us / 1e3:.3f} ms a sequence + {law.per_kv_token_us / 1e3:.5f} ms a cached token"
     return {
@@ -47,7 +48,7 @@ def decided(result: LlmTuned, *, hardware: str, owner: str) -> dict[str, Any]:
             f"{result.points} measured points, {len(result.current.measured)} runs of each setting in turn",
             f"law of a step: {fixed} + {each}",
         ],
-        "way_back": [f"{now} in the model.json of {result.model_dir}"] if changed else [],
+        "way_back": [f"{now}{without} in the model.json of {result.model_dir}"] if changed else [],
         "result": result.to_dict(),
     }
 
@@ -57,12 +58,14 @@ def _what(result: LlmTuned) -> str:
         return "no setting keeps the limits"
     if result.chosen is result.current:
         return "the current setting stays"
-    return f"take {result.chosen.setting}"
+    return f"take {result.chosen}"
 
 
 def _why(result: LlmTuned) -> Iterator[str]:
     yield _shown("current", result.current, result)
     yield from (_shown("tried", one, result) for one in result.tried)
+    if result.speculation:
+        yield result.speculation
     if result.capacity:
         yield f"capacity: {result.capacity}"
 
@@ -75,7 +78,7 @@ def _shown(name: str, one: Tried, result: LlmTuned) -> str:
         for metric in dict.fromkeys(("tokens_per_s", "ttft_p95", "itl_p95", *terms))
         if (value := seen.get(METRICS[metric].field)) is not None
     ]
-    return f"{name} {one.setting}: {', '.join(parts)}"
+    return f"{name} {one}: {', '.join(parts)}"
 
 
 def _needs(result: LlmTuned) -> Iterator[str]:

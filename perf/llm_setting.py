@@ -34,10 +34,10 @@ def settings_file(model_dir: Path) -> Path:
     return version_of(model_dir) / FILE
 
 
-def apply_setting(model_dir: Path, setting: Setting) -> Path:
-    """Write the setting into the model's arguments; the others stay as they are."""
+def apply_setting(model_dir: Path, arguments: dict[str, Any]) -> Path:
+    """Write these arguments among the model's; the others stay as they are."""
     path = settings_file(model_dir)
-    write_atomic(path, json.dumps({**read_arguments(model_dir), **setting._asdict()}, indent=2) + "\n")
+    write_atomic(path, json.dumps({**read_arguments(model_dir), **arguments}, indent=2) + "\n")
     return path
 
 

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,11 @@ from perf.generation import generate
 from perf.llm_capacity import Capacity, Level, confirm, predict
 from perf.llm_curve import LEVELS, measure_steps
 from perf.llm_setting import FILE, Setting, read_arguments, version_of
+from perf.llm_speculation import same_answers, spelled
 from perf.llm_traffic import LlmTraffic, figures
 from perf.sim.llm import EngineSettings, Generation, StepTime, simulate_llm
 from perf.slo import Slo
+from tooling.errors import Refused
 from tooling.repository import read_config
 from tooling.server import EmbeddedServer, ServerOptions
 
@@ -49,6 +51,16 @@ class Tried:
     setting: Setting
     predicted: Mapping[str, float]
     measured: tuple[Mapping[str, float], ...] = ()
+    speculative: Mapping[str, Any] | None = None
+    """A speculation that the current config does not have; what is predicted is without it."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What is written into the engine arguments."""
+        return {**self.setting._asdict(), **({"speculative_config": self.speculative} if self.speculative else {})}
+
+    def __str__(self) -> str:
+        return f"{self.setting}, {spelled(self.speculative)}" if self.speculative else str(self.setting)
 
     @property
     def figures(self) -> dict[str, float]:
@@ -72,11 +84,13 @@ class LlmTuned:
     points: int
     capacity: Capacity | None = None
     """Of `chosen`; None without limits."""
+    speculation: str | None = None
+    """What became of the speculation that was asked for, in words."""
 
     def to_dict(self) -> dict[str, Any]:
         def plain(one: Tried) -> dict[str, Any]:
             return {
-                **one.setting._asdict(),
+                **one.arguments,
                 "predicted": dict(one.predicted),
                 "measured": list(map(dict, one.measured)),
             }
@@ -89,19 +103,28 @@ class LlmTuned:
             "law": law,
             "current": plain(self.current),
             "tried": [plain(one) for one in self.tried],
-            "chosen": self.chosen.setting._asdict(),
+            "chosen": self.chosen.arguments,
             "changed": self.chosen is not self.current,
             "met": self.met,
             "points": self.points,
             "capacity": self.capacity and self.capacity.to_dict(),
+            "speculation": self.speculation,
         }
 
 
-def tune_llm(model_dir: Path, traffic: LlmTraffic, slo: Slo, *, runtime: Runtime, console: Console) -> LlmTuned:
+def tune_llm(
+    model_dir: Path,
+    traffic: LlmTraffic,
+    slo: Slo,
+    *,
+    runtime: Runtime,
+    console: Console,
+    speculative: Mapping[str, Any] | None = None,
+) -> LlmTuned:
     """Find settings that are surely better under this traffic, on an embedded server of its own.
 
-    Candidates are served side by side and measured in turn. Raises UsageError for what is no vLLM model, Refused when
-    the engine does not start.
+    Candidates are served side by side and measured in turn; with `speculative` the best of the settings with this
+    speculation is one of them. Raises UsageError for what is no vLLM model, Refused when the engine does not start.
     """
     arguments = read_arguments(model_dir)
     now = Setting.of(arguments)
@@ -113,22 +136,48 @@ def tune_llm(model_dir: Path, traffic: LlmTraffic, slo: Slo, *, runtime: Runtime
         progress.step(f"a step takes {law.us(1, 1, 100) / 1e3:.1f} ms with one sequence")
         engine = Simulated(arguments, law, _cache_tokens(server))
         current, found = sweep(now, engine, traffic, slo)
-        candidates = {f"candidate-{n}": {**arguments, **one.setting._asdict()} for n, one in enumerate(found)}
-        _add(server, repository, model_dir, candidates)
+        if speculative:
+            best = found[0] if found else current
+            found = [*found[: _CANDIDATES - 1], replace(best, speculative=speculative)]
+        candidates = {f"candidate-{n}": {**arguments, **one.arguments} for n, one in enumerate(found)}
+        unsure = list(candidates)[-1:] if speculative else []
+        refused = _add(server, repository, model_dir, candidates, unsure)
+        for name in refused:
+            del candidates[name]
+            found.pop()
         progress.step(f"{len(found)} of the settings may be better")
         names = ["current", *candidates]
         runs = _measured(server, names, traffic, progress.step)
         current, *tried = (
-            Tried(one.setting, one.predicted, tuple(seen)) for one, seen in zip((current, *found), runs, strict=True)
+            replace(one, measured=tuple(seen)) for one, seen in zip((current, *found), runs, strict=True)
         )
-        chosen = choose(current, tried, slo)
+        chosen, said = _gated(server, names, current, tried, slo)
+        for refusal in refused.values():
+            said = f"{spelled(speculative or {})}: the engine refuses it, {refusal.problems[0].what}"
         name = names[[current, *tried].index(chosen)]
         capacity = _capacity(server, name, chosen, engine, traffic, slo) if slo.terms else None
         progress.step(str(capacity or "no limit, so no number of streams"))
     known = int(traffic.clients is not None)
     points = 1 + len(names) * _ROUNDS + (len(capacity.levels) - known if capacity else 0)
     met = slo.met(chosen.figures) is True
-    return LlmTuned(model_dir, traffic, slo, law, current, tuple(tried), chosen, met, points, capacity)
+    return LlmTuned(model_dir, traffic, slo, law, current, tuple(tried), chosen, met, points, capacity, said)
+
+
+def _gated(
+    server: EmbeddedServer, names: Sequence[str], current: Tried, tried: Sequence[Tried], slo: Slo
+) -> tuple[Tried, str | None]:
+    """The choice, without a speculation that changes greedy answers, and what became of the speculation."""
+    chosen = choose(current, tried, slo)
+    asked = next((one for one in tried if one.speculative), None)
+    if asked is None:
+        return chosen, None
+    if chosen is not asked:
+        return chosen, f"{spelled(asked.speculative or {})}: not surely better"
+    judged = same_answers(server.http_url, "current", names[1 + tried.index(asked)])
+    said = f"{spelled(asked.speculative or {})}: {', '.join(map(str, judged))}"
+    if all(one.answer == "met" for one in judged):
+        return chosen, said
+    return choose(current, [one for one in tried if one is not asked], slo), f"{said}, so it is not taken"
 
 
 def _capacity(
@@ -228,20 +277,32 @@ def _serving(model_dir: Path, runtime: Runtime) -> Iterator[tuple[EmbeddedServer
         yield server, Path(folder)
 
 
-def _add(server: EmbeddedServer, repository: Path, model_dir: Path, models: Mapping[str, Mapping[str, Any]]) -> None:
+def _add(
+    server: EmbeddedServer,
+    repository: Path,
+    model_dir: Path,
+    models: Mapping[str, Mapping[str, Any]],
+    unsure: Sequence[str] = (),
+) -> dict[str, Refused]:
     """Serve copies of the model's version under names of their own, each with its arguments; all are loaded at once, as
-    an engine that starts uses one core."""
+    an engine that starts uses one core. Raises Refused, but for `unsure` ones, whose refusals are returned."""
     for name, arguments in models.items():
         version = shutil.copytree(version_of(model_dir), repository / name / "1")
         (version / FILE).write_text(json.dumps(dict(arguments)), encoding="utf-8")
 
-    def load(name: str) -> None:
+    def load(name: str) -> Refused | None:
         config = read_config(model_dir)
         config.name = name
-        server.load(name, config)
+        try:
+            server.load(name, config)
+        except Refused as error:
+            if name not in unsure:
+                raise
+            return error
+        return None
 
     with ThreadPoolExecutor() as pool:
-        list(pool.map(load, models))
+        return {name: error for name, error in zip(models, pool.map(load, models), strict=True) if error}
 
 
 def _cache_tokens(server: EmbeddedServer) -> int:

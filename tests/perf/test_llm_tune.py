@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from perf.llm_setting import Setting, apply_setting, read_arguments
+from perf.llm_speculation import speculative_config
 from perf.llm_traffic import LlmTraffic
 from perf.llm_tune import Simulated, Tried, choose, sweep
 from perf.sim.llm import StepTime
@@ -93,6 +94,15 @@ def test_a_limit_that_the_measurement_breaks_is_not_chosen() -> None:
     assert choose(late, [kept], slo) is kept, "what keeps the limits beats what does not"
 
 
+def test_a_speculation_is_written_with_its_setting() -> None:
+    config = speculative_config(4, None)
+    one = Tried(Setting(8, 512), {}, (), config)
+    assert one.arguments == {"max_num_seqs": 8, "max_num_batched_tokens": 512, "speculative_config": config}
+    assert str(one) == "max_num_seqs 8, max_num_batched_tokens 512, 4 tokens speculated by n-grams"
+    assert speculative_config(3, "/m")["model"] == "/m"
+    assert Tried(Setting(8, 512), {}).arguments == Setting(8, 512)._asdict()
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     (tmp_path / "llm" / "1").mkdir(parents=True)
@@ -102,7 +112,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_a_setting_is_written_among_the_other_arguments(model: Path) -> None:
-    apply_setting(model, Setting(16, 1024))
+    apply_setting(model, Setting(16, 1024)._asdict())
     written = {"model": "/m", "max_num_seqs": 16, "max_num_batched_tokens": 1024}
     assert json.loads((model / "1" / "model.json").read_text()) == written == read_arguments(model)
 
@@ -127,9 +137,11 @@ def test_options_of_other_backends_are_refused(model: Path, run_cli: Callable[..
     assert "--instances, --budget: not for a vLLM model" in result.err
     assert run_cli("tune", model, "--concurrency", "2", "--request-rate", "3").code == 2
     assert run_cli("tune", model, "--output-lengths", "x").code == 2
+    assert "not understood (got `:4`" in run_cli("tune", model, "--speculate", ":4").err
 
 
 def test_only_a_vllm_model_generates(tmp_path: Path, run_cli: Callable[..., Any]) -> None:
-    result = run_cli("tune", tmp_path, "--output-lengths", "5")
-    assert result.code == 2
-    assert "only a vLLM model generates" in result.err
+    for given in (("--output-lengths", "5"), ("--speculate", "ngram:4")):
+        result = run_cli("tune", tmp_path, *given)
+        assert result.code == 2
+        assert f"{given[0]}: only a vLLM model generates" in result.err

@@ -66,6 +66,11 @@ def tune(
     output_lengths: str = counted(
         "--output-lengths", "Tokens that a vLLM model generates, drawn from these [16,64,128]."
     ),
+    speculate: str = typer.Option(
+        "",
+        metavar="ngram:N|DIR:N",
+        help="Of a vLLM model: try N tokens guessed ahead too, by n-grams or a draft model.",
+    ),
     input_data: Path | None = typer.Option(
         None, metavar="FILE", help="Your own requests, in perf_analyzer's JSON; implies --direct."
     ),
@@ -159,11 +164,13 @@ def tune(
             seed=seed,
             apply=apply,
             owner=owner or _login(),
+            speculate=speculate,
             others=others,
         )
         raise typer.Exit(0 if met else 1)
-    if output_lengths:
-        raise UsageError("only a vLLM model generates", where="--output-lengths", got=f"{model} has another backend")
+    for option, value in (("--output-lengths", output_lengths), ("--speculate", speculate)):
+        if value:
+            raise UsageError("only a vLLM model generates", where=option, got=f"{model} has another backend")
     if weight and len(models) == 1:
         raise UsageError("there is only one model", where="--weight", got=", ".join(weight))
     if input_data and lengths:

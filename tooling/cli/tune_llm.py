@@ -38,14 +38,17 @@ def tune_vllm(
     seed: int,
     apply: bool,
     owner: str,
+    speculate: str,
     others: dict[str, object],
 ) -> bool:
     """Tune, write where asked, and print; whether the limits are met. `others` are options that mean nothing here."""
     from perf.llm_record import write_record
     from perf.llm_setting import apply_setting, settings_file
+    from perf.llm_speculation import speculative_config
     from perf.llm_traffic import LlmTraffic
     from perf.llm_tune import tune_llm
     from perf.slo import Slo
+    from tooling.cli.llm_source import speculation
     from tooling.repository import cpu_name, require_writable
     from tooling.runtime import find_llm, find_runtime
 
@@ -53,7 +56,8 @@ def tune_vllm(
         raise UsageError(
             f"{', '.join(given)}: not for a vLLM model",
             where=model,
-            expected="--concurrency or --request-rate, --lengths, --output-lengths, --slo, --seed, --owner, --apply",
+            expected="--concurrency or --request-rate, --lengths, --output-lengths, --speculate, --slo, --seed, "
+            "--owner, --apply",
             hint="its engine batches by itself; see docs/llm.md",
         )
     if concurrency and request_rate:
@@ -63,11 +67,13 @@ def tune_vllm(
     wanted = Slo.parse(slo or "tokens_per_s", "--slo")
     if apply:
         require_writable(settings_file(model))
+    tried = speculation(speculate) if speculate else None
+    speculative = speculative_config(tried.tokens, str(tried.draft) if tried.draft else None) if tried else None
     runtime = find_runtime()
     find_llm(runtime)
-    result = tune_llm(model, traffic, wanted, runtime=runtime, console=console)
+    result = tune_llm(model, traffic, wanted, runtime=runtime, console=console, speculative=speculative)
     changed = result.chosen is not result.current
-    written = apply_setting(model, result.chosen.setting) if apply and changed and result.met else None
+    written = apply_setting(model, result.chosen.arguments) if apply and changed and result.met else None
     record = write_record(result, cpu_name(), owner)
     data = {**result.to_dict(), "written": str(written.absolute()) if written else None}
     console.result({**data, "decision": str(record.absolute())}, f"{_text(result, written)}\ndecision {record}")
@@ -78,10 +84,11 @@ def _text(result: LlmTuned, written: Path | None) -> str:
     rows = [_row("current", result.current), *(_row("candidate", one) for one in result.tried)]
     shown = table(["", "setting", "tokens/s", "predicted", "TTFT p95", "ITL p95"], rows)
     same = result.chosen is result.current
-    verdict = "no other setting is surely better" if same else f"{result.chosen.setting} is surely better"
+    verdict = "no other setting is surely better" if same else f"{result.chosen} is surely better"
     lines = [shown, "", f"{result.traffic}; medians of {len(result.current.measured)} runs; {result.points} points."]
     lines.append(f"Chosen: {verdict}.")
     lines += [f"{judgement}" for judgement in result.slo.judge(result.chosen.figures)]
+    lines += [f"Speculation: {result.speculation}."] if result.speculation else []
     lines += [f"Capacity: {result.capacity}."] if result.capacity else []
     return "\n".join([*lines, *([f"written {written}"] if written else [])])
 
@@ -89,4 +96,4 @@ def _text(result: LlmTuned, written: Path | None) -> str:
 def _row(name: str, one: Tried) -> list[str]:
     seen = one.figures
     times = (format_duration_us(round(seen.get(figure, 0))) for figure in ("ttft_p95_us", "itl_p95_us"))
-    return [name, str(one.setting), f"{seen['tokens_per_s']:.0f}", f"{one.predicted['tokens_per_s']:.0f}", *times]
+    return [name, str(one), f"{seen['tokens_per_s']:.0f}", f"{one.predicted['tokens_per_s']:.0f}", *times]
