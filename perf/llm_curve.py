@@ -8,12 +8,14 @@ from statistics import median
 
 from perf.generation import Answer, Ask, generate
 from perf.sim.llm_fit import SeenSteps, StepFit, fit_steps
+from tooling.errors import UsageError
 
 LEVELS = (1, 2, 4, 8, 16)
 """Sequences that decode at once."""
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _DECODED, _WINDOW = 40, 6
+_PROMPTS = (8, 64, 160)
 _APART = 14
 """Steps between two prompts that join: more than a window on both sides."""
 
@@ -28,15 +30,16 @@ def measure_steps(
     model: str,
     *,
     levels: Sequence[int] = LEVELS,
-    prompts: Sequence[int] = (8, 64, 160),
+    context: int | None = None,
     seed: int = 0,
 ) -> StepFit:
     """The law of the steps of a model that nobody else uses, from `levels` sequences at once that decode after short
     and long prompts, and prompts that join while another sequence decodes.
 
-    Lengths are in letters; the server says how many tokens they are. Raises what `generate` and `fit_steps` do.
+    Lengths are in letters, at most as many as `context` leaves room for beside an answer; the server says how many
+    tokens they are. Raises what `generate` and `fit_steps` do, UsageError where there is no room.
     """
-    rng = random.Random(seed)
+    rng, prompts = random.Random(seed), _within(context)
     first = generate(url, model, [Ask(text(prompts[0], rng), _DECODED)] * 2, clients=1)[-1]
     step_s = (first.times_s[-1] - first.times_s[0]) / (_DECODED - 1)
     seen: list[SeenSteps] = []
@@ -52,6 +55,17 @@ def measure_steps(
     law = fit_steps(seen).law
     overhead = median(a.ttft_s * 1e6 - law.us(a.prompt, 1, a.prompt) for a in alone)
     return fit_steps(seen, max(0.0, overhead))
+
+
+def _within(context: int | None) -> tuple[int, ...]:
+    """Lengths of the prompts."""
+    room = _PROMPTS[-1] if context is None else context - _DECODED - 1  # a token may begin every prompt
+    if room < _PROMPTS[0]:
+        least = _PROMPTS[0] + _DECODED + 1
+        raise UsageError(
+            "the context is too short to be measured", got=f"{context} tokens", expected=f"at least {least}"
+        )
+    return tuple(min(length, room) for length in _PROMPTS)
 
 
 def _decoding(answers: Sequence[Answer]) -> Iterator[SeenSteps]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tooling.errors import UsageError
+from tooling.llm.model_facts import read_facts
 from tooling.repository import write_atomic
 
 FILE = "model.json"
@@ -65,3 +66,15 @@ def version_of(model_dir: Path) -> Path:
     if not versions:
         raise UsageError("no model directory with a version", where=model_dir, expected=f"NAME/1/{FILE} below it")
     return max(versions, key=lambda entry: int(entry.name))
+
+
+def context_of(arguments: dict[str, Any]) -> int | None:
+    """Tokens that a prompt and its answer may have together, as the arguments say it or the model's own config; None
+    where neither does."""
+    said, folder = arguments.get("max_model_len"), Path(str(arguments.get("model")))
+    if isinstance(said, int) and said > 0:
+        return said
+    try:
+        return read_facts(folder).context if folder.is_absolute() else None
+    except UsageError:
+        return None

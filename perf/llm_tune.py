@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 from perf.generation import generate
 from perf.llm_capacity import Capacity, Level, confirm, predict
 from perf.llm_curve import LEVELS, measure_steps
-from perf.llm_setting import FILE, Setting, read_arguments, version_of
+from perf.llm_setting import FILE, Setting, context_of, read_arguments, version_of
 from perf.llm_speculation import same_answers, spelled
 from perf.llm_traffic import LlmTraffic, figures
 from perf.sim.llm import EngineSettings, Generation, StepTime, simulate_llm
 from perf.slo import Slo
-from tooling.errors import Refused
+from tooling.errors import Refused, UsageError
 from tooling.repository import read_config
 from tooling.server import EmbeddedServer, ServerOptions
 
@@ -127,12 +127,19 @@ def tune_llm(
     speculation is one of them. Raises UsageError for what is no vLLM model, Refused when the engine does not start.
     """
     arguments = read_arguments(model_dir)
-    now = Setting.of(arguments)
+    now, context = Setting.of(arguments), context_of(arguments)
+    if context is not None and max(traffic.outputs) >= context:
+        raise UsageError(
+            "no prompt fits beside so long an answer",
+            where="--output-lengths",
+            got=f"{max(traffic.outputs)} tokens",
+            expected=f"fewer than the {context} of the model's context",
+        )
     with _serving(model_dir, runtime) as place, console.progress("tune", 3 + _ROUNDS) as progress:
         server, repository = place
         shown = {"current": arguments, **_roomy({**arguments, **now._asdict()})}
         _add(server, repository, model_dir, shown)
-        law = measure_steps(server.grpc_url, list(shown)[-1]).law
+        law = measure_steps(server.grpc_url, list(shown)[-1], context=context).law
         progress.step(f"a step takes {law.us(1, 1, 100) / 1e3:.1f} ms with one sequence")
         engine = Simulated(arguments, law, _cache_tokens(server))
         current, found = sweep(now, engine, traffic, slo)
@@ -187,8 +194,7 @@ def _capacity(
     known = [] if traffic.clients is None else [Level(traffic.clients, chosen.figures)]
 
     def measured(streams: int) -> dict[str, float]:
-        asked = traffic.of_streams(streams)
-        return figures(generate(server.grpc_url, name, asked.asks(), clients=streams))
+        return _seen(server, name, traffic.of_streams(streams))
 
     predicted = predict(lambda streams: engine.figures(chosen.setting, traffic.of_streams(streams)), slo)
     return confirm(predicted, known, measured, slo, _STREAM_POINTS)
@@ -315,10 +321,24 @@ def _measured(
     server: EmbeddedServer, names: Sequence[str], traffic: LlmTraffic, step: Any
 ) -> list[list[dict[str, float]]]:
     """The figures of each model in each round; rounds take turns forward and backward."""
-    asks, due_s = traffic.asks(), traffic.due_s()
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for number in range(_ROUNDS):
         for name in names if number % 2 == 0 else names[::-1]:
-            runs[name].append(figures(generate(server.grpc_url, name, asks, due_s=due_s, clients=traffic.clients)))
+            runs[name].append(_seen(server, name, traffic))
         step(f"round {number + 1} of {_ROUNDS} measured")
     return list(runs.values())
+
+
+def _seen(server: EmbeddedServer, name: str, traffic: LlmTraffic) -> dict[str, float]:
+    """The figures of one run. Raises Refused where answers end before their length: the context was full."""
+    asks = traffic.asks()
+    answers = generate(server.grpc_url, name, asks, due_s=traffic.due_s(), clients=traffic.clients)
+    for ask, answer in zip(asks, answers, strict=True):
+        if answer.tokens < ask.tokens:
+            raise Refused(
+                "an answer ended before its length: prompt and answer do not fit into the model's context",
+                where="--lengths, --output-lengths",
+                got=f"{answer.tokens} of {ask.tokens} tokens after a prompt of {answer.prompt}",
+                hint="give shorter ones, or a larger max_model_len in model.json",
+            )
+    return figures(answers)

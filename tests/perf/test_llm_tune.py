@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from perf.llm_setting import Setting, apply_setting, read_arguments
+from perf.llm_curve import measure_steps
+from perf.llm_setting import Setting, apply_setting, context_of, read_arguments
 from perf.llm_speculation import speculative_config
 from perf.llm_traffic import LlmTraffic
-from perf.llm_tune import Simulated, Tried, choose, sweep
+from perf.llm_tune import Simulated, Tried, choose, sweep, tune_llm
 from perf.sim.llm import StepTime
 from perf.slo import Slo
 from tooling.errors import UsageError
@@ -138,6 +139,7 @@ def test_options_of_other_backends_are_refused(model: Path, run_cli: Callable[..
     assert run_cli("tune", model, "--concurrency", "2", "--request-rate", "3").code == 2
     assert run_cli("tune", model, "--output-lengths", "x").code == 2
     assert "not understood (got `:4`" in run_cli("tune", model, "--speculate", ":4").err
+    assert "not a language model's directory" in run_cli("tune", model, "--speculate", "/no/such/draft:4").err
 
 
 def test_only_a_vllm_model_generates(tmp_path: Path, run_cli: Callable[..., Any]) -> None:
@@ -145,3 +147,17 @@ def test_only_a_vllm_model_generates(tmp_path: Path, run_cli: Callable[..., Any]
         result = run_cli("tune", tmp_path, *given)
         assert result.code == 2
         assert f"{given[0]}: only a vLLM model generates" in result.err
+
+
+def test_what_the_context_does_not_hold_is_refused_before_an_engine_starts(model: Path, tmp_path: Path) -> None:
+    assert context_of({"max_model_len": 512}) == 512
+    assert context_of({"model": "org/llm"}) is None
+    figures = {"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "vocab_size": 9}
+    (tmp_path / "config.json").write_text(json.dumps({**figures, "max_position_embeddings": 64}))
+    assert context_of({"model": str(tmp_path), "max_model_len": None}) == 64
+    (model / "1" / "model.json").write_text(json.dumps({"model": str(tmp_path)}))
+    long = LlmTraffic((8,), (16, 64), clients=2)
+    with pytest.raises(UsageError, match=r"--output-lengths.*got 64 tokens; expected fewer than the 64 of the model"):
+        tune_llm(model, long, TOKENS, runtime=None, console=None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="the context is too short to be measured"):
+        measure_steps("", "", context=48)

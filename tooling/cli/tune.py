@@ -69,7 +69,7 @@ def tune(
     speculate: str = typer.Option(
         "",
         metavar="ngram:N|DIR:N",
-        help="Of a vLLM model: try N tokens guessed ahead too, by n-grams or a draft model.",
+        help="Tokens guessed ahead that are tried too for a vLLM model, by n-grams or a draft model.",
     ),
     input_data: Path | None = typer.Option(
         None, metavar="FILE", help="Your own requests, in perf_analyzer's JSON; implies --direct."

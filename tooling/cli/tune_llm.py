@@ -49,6 +49,7 @@ def tune_vllm(
     from perf.llm_tune import tune_llm
     from perf.slo import Slo
     from tooling.cli.llm_source import speculation
+    from tooling.llm.model_facts import read_facts
     from tooling.repository import cpu_name, require_writable
     from tooling.runtime import find_llm, find_runtime
 
@@ -68,6 +69,8 @@ def tune_vllm(
     if apply:
         require_writable(settings_file(model))
     tried = speculation(speculate) if speculate else None
+    if tried and tried.draft:
+        read_facts(tried.draft)  # no engine starts for a draft that is none
     speculative = speculative_config(tried.tokens, str(tried.draft) if tried.draft else None) if tried else None
     runtime = find_runtime()
     find_llm(runtime)
