@@ -193,6 +193,7 @@ WRONG = {
         "gpus": "-1",
         "load_timeout": "1s",
         "image": "a+b",
+        "server_image": "a+b",
         "p99": "0",
         "queue_target": "5",
         "shm_size": "0MiB",
@@ -205,7 +206,7 @@ WRONG = {
 """Of each key of a section, values (separated by blanks) that it cannot have."""
 FREE = {
     "config": {"ragged", "set", "quantization"},
-    "tune": {"also"},
+    "tune": {"also", "speculate"},
     "check": {"server_args", "config_name"},
     "compose": {"config_name", "sweep"},
     "kubernetes": {"config_name"},
