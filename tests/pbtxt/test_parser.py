@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 
@@ -170,12 +171,16 @@ def test_a_wrong_value_in_a_list_stands_for_the_default() -> None:
 
 
 def seconds(source: bytes, tries: int) -> float:
-    """The shortest processor time of reading a text."""
+    """The shortest processor time of reading a text, without looks at all that other tests have left in memory."""
     best = float("inf")
-    for _ in range(tries):
-        start = time.process_time()
-        read(source)
-        best = min(best, time.process_time() - start)
+    gc.disable()
+    try:
+        for _ in range(tries):
+            start = time.process_time()
+            read(source)
+            best = min(best, time.process_time() - start)
+    finally:
+        gc.enable()
     return best
 
 
@@ -200,4 +205,4 @@ def test_a_config_is_read_in_five_milliseconds() -> None:
 )
 def test_ten_times_the_text_takes_about_ten_times_as_long(source: bytes) -> None:
     """Were it the square, a hundred times; a megabyte takes half a second at most."""
-    assert seconds(source, 2) < 60 * seconds(source[: len(source) // 10], 3) + 0.1
+    assert seconds(source, 2) < 40 * seconds(source[: len(source) // 10], 3) + 0.1
