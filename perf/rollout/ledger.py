@@ -47,6 +47,11 @@ class State:
         """The last promotion, while what served before it is still loaded."""
         return self.promoted[-1] if self.promoted and self.promoted[-1].get("kept") and not self.switching else None
 
+    @property
+    def newest(self) -> Entry | None:
+        """The step that a rollback takes back."""
+        return self.switching or self.trial or next(reversed(self.promoted), None)
+
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> State:
         state = cls()

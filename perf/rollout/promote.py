@@ -292,16 +292,16 @@ def rollback(model_dir: Path, url: str, console: Console) -> Rollback:
     for. Raises UsageError when there is neither, or when another process took it back first; Refused when Triton no
     longer takes the old version, and the newer one then goes on."""
     release, started = open_release(model_dir, url, None), time.monotonic()
-    meant = _newest(State.of(read(beside(release.model_dir, LOG))), release)
+    meant = State.of(read(beside(release.model_dir, LOG))).newest
     with _after_switch(release, console) as ledger:
         state = ledger.state
         entry = _newest(state, release)
-        if entry["version"] != meant["version"]:
+        if meant is None or entry["version"] != meant["version"]:
             raise UsageError(
                 "another rollout came first, and this one would take back what it was not asked to",
                 where=ledger.path,
                 got=f"version {entry['version']} is the newest",
-                expected=f"version {meant['version']}, as when this began",
+                expected=f"{meant['version'] if meant else 'none'}, as when this began",
                 hint="look at the end of the log, and go on from there",
             )
         if entry is state.trial:
@@ -317,7 +317,7 @@ def rollback(model_dir: Path, url: str, console: Console) -> Rollback:
 
 def _newest(state: State, release: Release) -> Entry:
     """The step that a rollback takes back. Raises UsageError when there is none."""
-    if entry := state.switching or state.trial or next(reversed(state.promoted), None):
+    if entry := state.newest:
         return entry
     log = beside(release.model_dir, LOG)
     raise UsageError("there is nothing to take back", where=log, expected="an earlier `tritune promote`")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from perf.rollout.ledger import Ledger
 from tooling.server import EmbeddedServer
 
 pytestmark = pytest.mark.live
@@ -115,6 +116,7 @@ def test_nobody_in_the_trial_is_no_evidence_and_rollback_ends_it(
 
 KILLED = """
 import os, signal, sys
+from perf.rollout.ledger import Ledger
 from perf.rollout import release
 from tooling.cli import main
 move, count = release._move, 0
@@ -182,6 +184,15 @@ def test_an_interrupted_trial_leaves_the_old_version(
         assert not split.exists()
         assert not model.with_name("scale.next").exists()
         assert log_of(model)[-1]["at"] == "KeyboardInterrupt"
+
+
+def test_a_rollback_beside_a_rollout_that_has_noted_nothing_yet_tells_of_it(
+    tmp_path: Path, scaled: Callable[..., Path], serving: Any, run_cli: Any
+) -> None:
+    model = scaled(tmp_path / "models")
+    with serving(model.parent, "scale") as server, Ledger(model):
+        held = run_cli("rollback", model, "--url", server.http_url)
+    assert (held.code, "another rollout of this model is under way" in held.err) == (2, True), held.err
 
 
 def test_a_server_in_another_mode_is_told_before_anything_is_done(
