@@ -292,7 +292,9 @@ def rollback(model_dir: Path, url: str, console: Console) -> Rollback:
     for. Raises UsageError when there is neither, or when another process took it back first; Refused when Triton no
     longer takes the old version, and the newer one then goes on."""
     release, started = open_release(model_dir, url, None), time.monotonic()
-    meant = State.of(read(beside(release.model_dir, LOG))).newest
+    log = beside(release.model_dir, LOG)
+    before = State.of(read(log))
+    meant = before.newest if log.exists() else _newest(before, release)  # which leaves no log where there was none
     with _after_switch(release, console) as ledger:
         state = ledger.state
         entry = _newest(state, release)
