@@ -191,6 +191,7 @@ def _refusing(judged: Judged) -> list[Rule]:
 
 @pytest.mark.live
 @pytest.mark.parametrize("mode", DRAWN)
+@pytest.mark.long
 def test_random_models_get_the_same_verdict(mode: str, tmp_path: Path, write: ModuleType, runtime: Runtime) -> None:
     drawn = _draw(tmp_path / "repository", DRAWN[mode], write, runtime)
     assert [text for name in drawn.said if (text := drawn.disagreement(name))] == []

@@ -53,6 +53,7 @@ def repository(tmp_path: Path, write: ModuleType) -> Path:
 
 
 @pytest.mark.live
+@pytest.mark.long
 def test_a_server_that_has_what_the_repository_holds_differs_in_nothing(
     repository: Path, runtime: Runtime, check: Callable[..., dict[str, Any]]
 ) -> None:

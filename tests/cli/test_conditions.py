@@ -296,6 +296,7 @@ def test_every_command_under_every_condition(name: str, condition: str, shelf: P
 
 
 @pytest.mark.parametrize("name", [name for name, kind in COMMANDS.items() if kind in ("writes", "changes")])
+@pytest.mark.long
 def test_two_at_once(name: str, shelf: Path, usual: Any) -> None:
     """One of them is done; the other one too, or it says why not. No file is half written or left beside its place."""
     desk = shelf.parent / "twice"

@@ -255,6 +255,7 @@ def test_a_model_too_new_for_the_tested_release_is_a_warning(onnx_file, run_cli)
 
 
 @pytest.mark.live
+@pytest.mark.long
 def test_the_real_server_loads_what_is_generated(onnx_file, run_cli, runtime):
     """Each kind of shape Triton has a rule of its own for."""
     from tooling.server import EmbeddedServer

@@ -235,6 +235,7 @@ def _ask(address: str, expression: str) -> list[Any]:
 
 
 @pytest.mark.live
+@pytest.mark.long
 def test_a_real_prometheus_answers_every_expression(prometheus: str) -> None:
     options = MonitoringOptions("unused", gpu=False, interval_s=1)
     for panel in panels(options, cache=True):

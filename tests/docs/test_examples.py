@@ -21,6 +21,7 @@ EXAMPLES = [
 
 @pytest.mark.live
 @pytest.mark.parametrize("code", EXAMPLES)
+@pytest.mark.long
 def test_a_python_example_runs(code: str, minilm_repository: Path, tmp_path: Path) -> None:
     """In a directory that looks as after `tritune quickstart`."""
     (tmp_path / "quickstart").mkdir()

@@ -76,6 +76,7 @@ def test_the_old_version_stays_loaded_until_the_new_one_has_held(
     assert set(clients.seen) == {("scale", "1"), ("scale", "2")}
 
 
+@pytest.mark.long
 def test_a_rollback_while_it_is_watched_loads_nothing(
     tmp_path: Path, scaled: Callable[..., Path], serving: Any, traffic: Any, run_cli: Any
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_rollback_while_it_is_watched_loads_nothing(
     assert clients.failed == clients.wrong == []
 
 
+@pytest.mark.long
 def test_a_rollback_does_not_wait_for_the_canary_s_answers(
     tmp_path: Path, scripted: Callable[..., Path], serving: Any, traffic: Any, run_cli: Any
 ) -> None:
@@ -116,6 +118,7 @@ def test_a_rollback_does_not_wait_for_the_canary_s_answers(
     assert clients.failed == clients.wrong == []
 
 
+@pytest.mark.long
 def test_of_two_rollbacks_one_takes_back_what_both_mean(
     tmp_path: Path, scaled: Callable[..., Path], serving: Any, run_cli: Any
 ) -> None:
@@ -137,6 +140,7 @@ def test_of_two_rollbacks_one_takes_back_what_both_mean(
         assert server.model_config("scale")["version_policy"] == {"specific": {"versions": [3]}}, "nothing was changed"
 
 
+@pytest.mark.long
 def test_an_interrupted_watch_leaves_both_and_the_next_step_lets_go(
     tmp_path: Path, scaled: Callable[..., Path], serving: Any, traffic: Any, run_cli: Any
 ) -> None:
@@ -157,6 +161,7 @@ def test_an_interrupted_watch_leaves_both_and_the_next_step_lets_go(
     assert clients.failed == clients.wrong == []
 
 
+@pytest.mark.long
 def test_a_version_that_fails_under_all_the_traffic_goes_back_by_itself(
     tmp_path: Path, scripted: Callable[..., Path], serving: Any, traffic: Any, run_cli: Any
 ) -> None:
@@ -174,6 +179,7 @@ def test_a_version_that_fails_under_all_the_traffic_goes_back_by_itself(
     assert [entry["step"] for entry in log_of(model)[-2:]] == ["gate", "rolled back"]
 
 
+@pytest.mark.long
 def test_another_config_or_file_lets_the_old_version_go(
     tmp_path: Path, scaled: Callable[..., Path], serving: Any, run_cli: Any
 ) -> None:

@@ -44,6 +44,7 @@ def model(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.mark.long
 def test_a_curve_is_measured_stored_and_simulated(run_cli: Callable[..., Any], model: Path, tmp_path: Path) -> None:
     path = tmp_path / "curve.json"
     options = ("--instances", 2, "--threads", 1, "--traffic", "8,64", "--rows", "1,4", "--budget", "10s")
@@ -116,6 +117,7 @@ def test_a_tuning_without_time_measures_the_least_once(model: Path, runtime: Any
     assert curve.left_out["2 instances × 1 thread"][-1] == "busy instances beyond one point"
 
 
+@pytest.mark.long
 def test_settings_are_loaded_together_and_measured_in_turn(model: Path, runtime: Any) -> None:
     both = (Setting(1, 1), Setting(2, 1))
     request = ProfileRequest(model_dir=model, settings=both, traffic=(8,), rows=(1,), budget_s=8)

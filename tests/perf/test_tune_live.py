@@ -157,6 +157,7 @@ def test_interrupted_killed_and_resumed(model: Path, start: Any, run_cli: Any, t
     assert other.out == ""
 
 
+@pytest.mark.long
 def test_server_that_dies_is_an_external_error_and_the_study_goes_on(model: Path, start: Any, tmp_path: Path) -> None:
     study = tmp_path / "study"
     tuning = start(model, "--direct", "--study", study, "--instances", 1, "--threads", 1, "--delay", 0)
@@ -317,6 +318,7 @@ model_transaction_policy { decoupled: true }
 """
 
 
+@pytest.mark.long
 def test_a_python_model_that_streams(tmp_path: Path, run_cli: Callable[..., Any]) -> None:
     """Its instances are tried, and it is measured over a stream, which its config says. It waits and computes nothing,
     so that two instances answer two clients twice as fast."""

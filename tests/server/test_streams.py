@@ -69,6 +69,7 @@ def answered() -> Iterator[Callable[[EmbeddedServer], Any]]:
         client.close()
 
 
+@pytest.mark.long
 def test_it_goes_at_once_where_streams_are_closed(
     start: Callable[..., EmbeddedServer], repository: Path, answered: Callable[[EmbeddedServer], Any]
 ) -> None:
@@ -79,6 +80,7 @@ def test_it_goes_at_once_where_streams_are_closed(
             server.unload("counts")
 
 
+@pytest.mark.long
 def test_an_open_stream_keeps_it(
     start: Callable[..., EmbeddedServer], repository: Path, answered: Callable[[EmbeddedServer], Any]
 ) -> None:
@@ -95,6 +97,7 @@ def test_an_open_stream_keeps_it(
         assert server.alive()
 
 
+@pytest.mark.long
 def test_what_keeps_it_is_said(
     start: Callable[..., EmbeddedServer], repository: Path, answered: Callable[[EmbeddedServer], Any]
 ) -> None:
