@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from perf.workload import Workload
 
 Integers = npt.NDArray[np.int64]
+_FEW = 8
+"""Different lengths up to which they are dealt to clients as perf_analyzer does."""
 
 
 def repeat(values: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
@@ -79,11 +81,20 @@ class Arrivals:
 
     @classmethod
     def of(cls, workload: Workload, count: int) -> Arrivals:
-        """`count` requests as perf_analyzer sends those of a workload."""
-        columns: dict[str, Any] = {"lengths": workload.cycle or (1,), "sizes": workload.batch}
-        if workload.concurrency is not None:
-            return cls.closed(workload.concurrency, count, dealt=True, **columns)
-        return cls.at(workload.times_s(count), **columns)
+        """`count` requests as perf_analyzer sends those of a workload.
+
+        Of many different lengths each client gets an order of its own: clients that go round the same list come into
+        step in the long run and then merge all the time, which no short run does, nor do texts of real users.
+        """
+        lengths = workload.cycle or (1,)
+        columns: dict[str, Any] = {"lengths": lengths, "sizes": workload.batch}
+        if workload.concurrency is None:
+            return cls.at(workload.times_s(count), **columns)
+        if len(set(lengths)) > _FEW:
+            rng = np.random.default_rng(0)
+            rounds = [rng.permutation(lengths) for _ in range(-(-count // len(lengths)))]
+            columns["lengths"] = np.concatenate(rounds)[:count]
+        return cls.closed(workload.concurrency, count, dealt=True, **columns)
 
     def with_lengths(self, lengths: Sequence[int] | Integers) -> Arrivals:
         """The same requests with other lengths, for padding."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from perf.sim import Arrivals, BatcherConfig, QueuePolicy, ServiceModel
+from perf.sim import Arrivals, BatcherConfig, QueuePolicy, ServiceModel, simulate
 from perf.sim.scenario import predict_scenario, read_scenario, scenario_result
 from perf.workload import Workload
 from tooling.config.proto import pb
@@ -79,6 +79,18 @@ def test_arrivals_of_a_workload() -> None:
     assert random.times_ns is not None and random.times_ns[-1] / 1e9 == pytest.approx(100, rel=0.05)
     again = Arrivals.of(Workload(request_rate=100, distribution="poisson", seed=1), 10_000)
     assert again.times_ns is not None and (again.times_ns == random.times_ns).all()
+
+
+def test_clients_with_many_lengths_do_not_come_into_step() -> None:
+    """Eight clients that deal 61 lengths among them would merge twice as many requests after 20,000 as after 2,000."""
+    workload = Workload(concurrency=8, lengths=tuple(range(6, 67)))
+    lengths = [int(length) for length in Arrivals.of(workload, 130).lengths]
+    assert [sorted(lengths[:61]), sorted(lengths[61:122]), len(lengths)] == [list(range(6, 67))] * 2 + [130]
+    assert lengths[:61] != lengths[61:122]
+    service = ServiceModel.linear(1, 0.1, overhead_ms=4)
+    config = BatcherConfig(8, instance_count=2, max_queue_delay_us=10_000)
+    short, long = (simulate(config, Arrivals.of(workload, count), service) for count in (2_000, 20_000))
+    assert long.mean_batch == pytest.approx(short.mean_batch, rel=0.05)
 
 
 def test_bursts_come_together() -> None:
