@@ -229,7 +229,8 @@ class EmbeddedTarget(Target):
         for name in names:
             del self._loaded[name]
             self._fresh.discard(name)
-            self.server.unload(name)
+        with ThreadPoolExecutor(len(names) or 1) as pool:  # most of it is waiting for processes to end
+            list(pool.map(self.server.unload, names))
 
     @property
     def http_url(self) -> str:

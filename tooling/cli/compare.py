@@ -60,6 +60,7 @@ def compare(
     from perf.slo import Goal
     from perf.target import EmbeddedTarget
     from tooling.runtime import find_runtime
+    from tooling.server.options import loading_only
 
     if len(what) < 2:
         raise UsageError("one side alone cannot be compared", got=what[0], expected="A and at least one B")
@@ -88,7 +89,8 @@ def compare(
     )
     console = console_of(context)
     runtime = find_runtime()
-    target = running or EmbeddedTarget(compared[0].files.parent, runtime)
+    options = loading_only(*(side.variant.config for side in compared))
+    target = running or EmbeddedTarget(compared[0].files.parent, runtime, options)
     result = measure(request, target=target, analyzer=find_perf_analyzer(runtime), console=console)
     console.result(result.to_dict(), f"{result.text()}\n\nstudy   {result.study}")
     if not result.decided:
