@@ -23,6 +23,7 @@ from perf.provenance import host_facts, sha256
 from perf.target import EmbeddedTarget, RunningTarget, Target
 from tooling.errors import ExternalError, Refused, UsageError
 from tooling.repository import read_config, usable_cores
+from tooling.server.options import loading_only
 
 if TYPE_CHECKING:
     from tooling.console import Console
@@ -32,6 +33,9 @@ FEWEST_ROUNDS, LEAST_ROUNDS, MOST_ROUNDS = 2, 3, 12
 """Without the first a point has no interval; after the second only wide points are measured again."""
 WIDE = 0.05
 """A point is measured again while twice its standard error is a larger share of it."""
+WAKE_S, WARM_S = 0.3, 0.05
+"""What is executed without being counted: before a round, since memory of an idle model may have to be fetched again
+(its first request then takes 50 ms more, and the next ones up to twice as long), and before each run."""
 _STATS_S = 2.0
 _COMPUTE = ("compute_input", "compute_infer", "compute_output")
 
@@ -60,7 +64,7 @@ def profile(
         with running:
             return _profile_on(running, plan, request, console)
     plan = plan_of(request)
-    with EmbeddedTarget(directory(request).parent, runtime) as target:
+    with EmbeddedTarget(directory(request).parent, runtime, loading_only(plan.config)) as target:
         return _profile_on(target, plan, request, console)
 
 
@@ -194,6 +198,8 @@ class _One:
             if number > least_rounds:
                 pending = [load for load in pending if _wide(runs, load)]
             again = []
+            if pending:
+                self._wake(pending)
             for load in pending:
                 if number <= fewest or time.monotonic() + costs.run(load) <= until:
                     again.append(self._run(load))
@@ -214,14 +220,21 @@ class _One:
             if look:
                 look(costs, loads)
         runs = []
+        if loads:
+            self._wake(loads)
         for load in loads:
             runs.append(self._run(load))
             if look:
                 look(costs, loads)
         return runs
 
+    def _wake(self, loads: Sequence[Load]) -> None:
+        """Keep every instance busy for a while with the cheapest of them."""
+        self._exchange(loads[0]._replace(clients=self.costs.setting.instances), WAKE_S, 1)
+
     def _run(self, load: Load) -> CurveRun:
         begin, costs, setting = time.monotonic(), self.costs, self.costs.setting
+        self._exchange(load, WARM_S, 1)
         before = compute_by_rows(self.target, self.name)
         sent_ns, latency_ns, _ = self._exchange(load, RUN_S, LEAST_PER_CLIENT)
         after = self._settled(before, len(sent_ns) * load.rows)
