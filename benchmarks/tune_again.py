@@ -1,9 +1,10 @@
-"""How often `tritune tune` names the same winner, or one that is equal to it, when it is asked the same thing again.
+"""How often `tritune tune` names the same winner, or declares a tie with it, when it is asked the same thing again.
 
     python benchmarks/tune_again.py REPOSITORY DIRECTORY [--times 10] [-- OPTIONS OF tune]
 
 REPOSITORY holds the exported model `minilm`. Each tuning has a study of its own in DIRECTORY; the same command goes on
-where it stopped. Winners that differ from the most frequent one are then compared with it in pairs, on one server.
+where it stopped. Of a winner that differs from the most frequent one it says whether that tuning declared a tie with
+the other ("not told apart"), and then whether `tritune compare` finds one, on one server.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +33,24 @@ def ask(command: str, *words: str | Path) -> dict[str, Any]:
     return data
 
 
-def winner(data: dict[str, Any]) -> tuple[Knobs, str, float]:
-    """The knobs, what was said, and the seconds it took."""
-    trials = {trial["id"]: trial for trial in (data["default"], *data["trials"])}
-    taken = trials[data["chosen"] or "default"]
-    return from_dict(taken["knobs"]), data["conclusion"], data["spent_s"]
+@dataclass(frozen=True)
+class Winner:
+    """What a tuning chose, what it could not tell apart from that, what it said, and the seconds it took."""
+
+    knobs: Knobs
+    edges: tuple[int, ...]
+    ties: frozenset[Knobs]
+    said: str
+    spent_s: float
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> Winner:
+        trials = {trial["id"]: trial for trial in (data["default"], *data["trials"])}
+        taken = trials[data["chosen"] or "default"]
+        ties = frozenset(
+            from_dict(trials[tie["id"]]["knobs"]) for tie in data["ties"] if not trials[tie["id"]]["edges"]
+        )
+        return cls(from_dict(taken["knobs"]), tuple(taken["edges"]), ties, data["conclusion"], data["spent_s"])
 
 
 def words(knobs: Knobs) -> str:
@@ -49,7 +64,8 @@ def words(knobs: Knobs) -> str:
     }
     if not knobs.dynamic_batching:
         del known["delay"]
-    return ",".join(f"{name}={value}" for name, value in known.items() if value is not None)
+    said = [f"{name}={value}" for name, value in known.items() if value is not None]
+    return ",".join([*said, *(f"dynamic_batching.preferred_batch_size+={size}" for size in knobs.preferred_batch_size)])
 
 
 def main() -> None:
@@ -61,21 +77,30 @@ def main() -> None:
     options = parser.parse_args()
     model_dir = (options.repository / "minilm").absolute()
     asked = options.options or DEFAULT
-    found = []
+    found: list[Winner] = []
     for number in range(options.times):
         study = options.directory / f"study-{number}"
-        found.append(winner(ask("tune", model_dir, *asked, "--study", study)))
-        print(f"{number + 1}: {describe(found[-1][0])} · {found[-1][2]:.0f} s · {found[-1][1]}", flush=True)
-    counts = Counter(knobs for knobs, _, _ in found)
-    (usual, same), *others = counts.most_common()
-    for number, (other, count) in enumerate(others):
-        sides = (words(usual), words(other))
-        study = options.directory / f"compare-{number}"
-        verdict = ask("compare", *sides, "--model", model_dir, *asked, "--study", study)
-        said = verdict["compared"][0]["word"] or verdict["compared"][0]["failed"]
-        same += count if str(said).startswith("tie") else 0
-        print(f"{describe(other)} ({count}×) against {describe(usual)}: {said}")
-    print(f"the same winner, or a tie with it: {same} of {len(found)}")
+        found.append(Winner.of(ask("tune", model_dir, *asked, "--study", study)))
+        one = found[-1]
+        print(
+            f"{number + 1}: {describe(one.knobs)}{' padded' * bool(one.edges)} · {one.spent_s:.0f} s · {one.said}",
+            flush=True,
+        )
+    usual = Counter((one.knobs, one.edges) for one in found).most_common(1)[0][0]
+    same = declared = 0
+    for number, one in enumerate(found):
+        if (one.knobs, one.edges) == usual:
+            same += 1
+            continue
+        declared += usual[0] in one.ties and not usual[1]
+        said = "not told apart by the tuning" if usual[0] in one.ties else "told apart, or not measured, by the tuning"
+        if not one.edges:
+            sides = (words(usual[0]), words(one.knobs))
+            study = options.directory / f"compare-{number}"
+            verdict = ask("compare", *sides, "--model", model_dir, *asked, "--study", study)["compared"][0]
+            said = f"{said}; compared: {verdict['word'] or verdict['failed']}"
+        print(f"{number + 1}, {describe(one.knobs)}, against {describe(usual[0])}: {said}", flush=True)
+    print(f"the same winner: {same}, or a declared tie with it: {same + declared} of {len(found)}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How near `tritune tune` comes to the best of a measured grid, for MiniLM under several kinds of traffic.
 
-For each scenario: one tuning; a grid of 64 settings, each measured for a second; then the best five of the grid, what
+For each scenario: one tuning; a grid of 68 settings, each measured for a second; then the best five of the grid, what
 the tuning chose and the config as it was, all loaded at once and measured in turn. Prints the share of the best that
 the choice reaches, and what the tuning took.
 
@@ -77,6 +77,7 @@ BATCHING = (
     *({"max_batch_size": 8, "max_queue_delay_us": us} for us in (1_000, 2_000, 5_000, 10_000, 50_000)),
     *({"max_batch_size": 16, "max_queue_delay_us": us} for us in (2_000, 5_000, 20_000)),
     {"max_batch_size": 8, "max_queue_delay_us": 5_000, "preferred_batch_size": (4,)},
+    {"max_batch_size": 4, "max_queue_delay_us": 50_000, "preferred_batch_size": (2,)},
 )
 
 

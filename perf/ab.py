@@ -295,10 +295,10 @@ class _Comparing:
         assert score is not None, "a run that is ok has every figure of its load"
         return score
 
-    def _affordable(self, ids: Sequence[str], rounds: int, *, loaded: bool) -> bool:
-        """Whether so many more rounds of them and A still fit, and loading them first."""
+    def _affordable(self, ids: Sequence[str], runs: int, *, loaded: bool) -> bool:
+        """Whether so many more runs of them and A together still fit, and loading them first."""
         load_s = 0 if loaded else _LOAD_S * len(ids)
-        return self._bench.spent_s + load_s + rounds * (len(ids) + 1) * self._bench.run_s <= self._request.budget_s
+        return self._bench.spent_s + load_s + runs * self._bench.run_s <= self._request.budget_s
 
 
 def _with_lengths(request: CompareRequest) -> CompareRequest:

@@ -41,6 +41,11 @@ _LEAST_LATENCIES = 1
 """What it holds at least, so that there is an answer in it: perf_analyzer stretches a window by a fifth."""
 _LONGEST_WINDOW_MS = 20_000
 _WARM = 7
+_WARM_SHARE, _LEAST_WARM_MS = 3, 100
+"""A warm-up run has windows of such a share of the others'."""
+_LOAD_S = 4.0
+_LOAD_SHARE = 0.5
+"""Of the time of the base, by itself and with a whole run: loads go side by side."""
 CURVE_FILE = "curve.json"
 
 
@@ -80,6 +85,11 @@ class Bench:
         if not self._walls:
             return _WINDOWS_PER_RUN * self.window_ms / 1000 + _RUN_EXTRA_S
         return statistics.fmean(self._walls) + 0.1
+
+    @property
+    def load_s(self) -> float:
+        """About how long loading a variant and warming it up takes, in seconds, going by the base."""
+        return min(_LOAD_S, _LOAD_SHARE * self._known[_WINDOW]["spent_s"]) if self._settled else _LOAD_S
 
     def curve(self, measure: Callable[[], ServiceCurve]) -> ServiceCurve:
         """The service curve of the model on the entered target, kept beside the study. Raises what `measure` does."""
@@ -262,7 +272,7 @@ class Bench:
         self._known[_key(kept)] = kept
         return kept
 
-    def _run(self, name: str, where: str, load: Load) -> Measurement:
+    def _run(self, name: str, where: str, load: Load, window_ms: int | None = None) -> Measurement:
         """One run; again when the system's clock, by which perf_analyzer measures, was set meanwhile."""
         target = self._target
         for _ in range(_MOST_CLOCK_STEPS):
@@ -275,7 +285,7 @@ class Bench:
                 load.workload,
                 load.input_file,
                 raw_dir=self._study.directory / "raw" / where,
-                window_ms=self.window_ms,
+                window_ms=window_ms or self.window_ms,
                 transport=Transport(target.protocol),
                 server_pid=target.pid,
                 batching=self._subject.batching,
@@ -306,7 +316,8 @@ class Bench:
         self._based = True
         served = self._target.serve(variant)
         if served.fresh:
-            self._run(served.name, f"warm-up-{variant.id}", self._subject.load(variant.id))
+            window_ms = max(self.window_ms // _WARM_SHARE, _LEAST_WARM_MS)
+            self._run(served.name, f"warm-up-{variant.id}", self._subject.load(variant.id), window_ms)
         return served.name
 
     def _find_window(self, longest_run_s: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -12,6 +13,11 @@ from perf.compare import LOOKS, Verdict, gain, judge
 from perf.measurement import Measurement
 from perf.subject import Round, group_name
 from tooling.console import Progress
+
+CULL = 2
+"""Rounds after which only the best go on. Nobody wins by it, so it takes nothing from the error of the looks."""
+CUT = 0.9
+"""Whoever is below this share of the best then does not go on either."""
 
 
 @dataclass(slots=True)
@@ -28,16 +34,24 @@ class Contender:
     failure: str | None = None
     out: bool = False
     """Whether the budget ended before it was decided."""
+    behind: str | None = None
+    """Why it was not compared further than the first rounds."""
 
     @property
     def open(self) -> bool:
-        return not self.out and self.failure is None and (self.verdict is None or self.verdict.outcome == "undecided")
+        undecided = self.verdict is None or self.verdict.outcome == "undecided"
+        return not self.out and self.failure is None and self.behind is None and undecided
+
+    @property
+    def ratio(self) -> float:
+        """About how many times better than the current config it was so far; 1 before the first round."""
+        return math.exp(statistics.fmean(self.gains or [0.0]))
 
 
 class Affordable(Protocol):
-    """Whether so many more rounds of them and the current config fit into the budget, and loading them first."""
+    """Whether so many more runs of them and the current config together fit into the budget, and loading them first."""
 
-    def __call__(self, ids: Sequence[str], rounds: int, *, loaded: bool) -> bool: ...
+    def __call__(self, ids: Sequence[str], runs: int, *, loaded: bool) -> bool: ...
 
 
 def all_fit(those: Sequence[Contender]) -> Sequence[Sequence[Contender]]:
@@ -47,7 +61,8 @@ def all_fit(those: Sequence[Contender]) -> Sequence[Sequence[Contender]]:
 @dataclass(frozen=True, slots=True)
 class Contest:
     """How settings are compared: by which score, larger being better, within which budget; `fitting` divides them into
-    those that may be loaded at once, `told` hears of every round, with a line about it and the settings in it."""
+    those that may be loaded at once, `told` hears of every round, with a line about it and the settings in it; `misses`
+    tells whether runs taken together miss a limit, and `keep` how many go on after the first rounds: by default all."""
 
     bench: Bench
     score: Callable[[Measurement], float]
@@ -55,16 +70,33 @@ class Contest:
     progress: Progress
     told: Callable[[Round, str, int], None]
     fitting: Callable[[Sequence[Contender]], Sequence[Sequence[Contender]]] = all_fit
+    misses: Callable[[Sequence[Measurement]], bool] = lambda points: False
+    keep: int | None = None
 
     def run(self, contenders: Sequence[Contender]) -> None:
-        """Compare them; whoever is decided, failed or beyond the budget leaves. Raises what `Bench.round` does."""
-        for done, look in zip((0, *LOOKS), LOOKS, strict=False):
+        """Compare them; whoever is far behind, decided, failed or beyond the budget leaves. Raises what `Bench.round`
+        does."""
+        stages = LOOKS if self.keep is None else (CULL, *LOOKS)
+        for done, look in zip((0, *stages), stages, strict=False):
             for group, inside in self._together([one for one in contenders if one.open], done, look):
                 for number in range(done, look):
-                    self._round(group, [one for one in inside if one.failure is None], number, look)
+                    self._round(group, [one for one in inside if one.failure is None], number, max(look, LOOKS[0]))
                 for one in inside:
-                    if one.failure is None:
+                    if one.failure is None and look in LOOKS:
                         one.verdict = judge(one.gains)
+            if self.keep is not None and look == CULL:
+                self._cull(self.keep, [one for one in contenders if one.open])
+
+    def _cull(self, keep: int, those: Sequence[Contender]) -> None:
+        """Leave the best to go on: those that miss no limit come first, and only they can be too slow."""
+        if not those:
+            return
+        ranked = sorted(those, key=lambda one: (self.misses(one.points), -one.ratio))
+        best = ranked[0]
+        for place, one in enumerate(ranked):
+            if place >= keep or (one.ratio < CUT * best.ratio and not self.misses(one.points)):
+                one.behind = f"behind {best.label} after {CULL} rounds"
+                self.progress.total -= LOOKS[0] - CULL
 
     def _together(self, those: Sequence[Contender], done: int, look: int) -> Iterator[tuple[str, list[Contender]]]:
         """Who shares the runs of the current config up to the next look: as the study has it, since such runs are of
@@ -79,17 +111,23 @@ class Contest:
             inside = self._payable(part, name, done, look)
             for one in part:
                 one.out = one not in inside
-            self.progress.total += (look - done) * len(inside) if done else -look * (len(part) - len(inside))
+            if not done:
+                self.progress.total -= LOOKS[0] * (len(part) - len(inside))
+            elif done >= LOOKS[0]:
+                self.progress.total += (look - done) * len(inside)
             if inside:
                 yield name or group_name(inside), inside
 
     def _payable(self, part: Sequence[Contender], group: str, done: int, look: int) -> list[Contender]:
         """The most promising of them that the budget can take to the next look."""
-        ranked = sorted(part, key=lambda one: -(one.verdict.ratio if one.verdict else 0))
+        ranked = sorted(part, key=lambda one: -one.ratio)
         for count in range(len(ranked), 0, -1):
             inside = [one for one in part if one in ranked[:count]]
             recorded = group and all(self.bench.holds(inside, number, group) for number in range(done, look))
-            if recorded or self.affordable([one.id for one in inside], look - done, loaded=done > 0):
+            runs = (look - done) * (count + 1)
+            if look < LOOKS[0]:  # and from there to the first look, or they are in vain
+                runs += (LOOKS[0] - look) * (min(count, self.keep or count) + 1)
+            if recorded or self.affordable([one.id for one in inside], runs, loaded=done > 0):
                 return inside
         return []
 

@@ -10,12 +10,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from perf.grid import Candidate
-from perf.search import FINALISTS, Search
+from perf.search import Search
 from perf.sweep import HELPS, Expected, Group, Sweep
 from perf.trial import Trial
 
 AGREE = 1.2
 """Prediction and measurement disagree where their gains over the current config differ by more than this factor."""
+FINALISTS = 5
+"""Settings measured first, all of them only in the first rounds."""
 MORE = 2
 """Settings measured after a correction, if it makes them promising."""
 

@@ -31,7 +31,7 @@ class TuneResult:
     measurements, `points` the settings under one load that they are of, `disturbed` those during which other programs
     used the host; `finished` is an ISO time. `method` says how it was searched, `findings` what a guided search found
     (perf.findings), `config_diff` the change of the config as a unified diff, `rechecks` how the chosen setting does
-    under other traffic and when it starts (perf.search)."""
+    under other traffic and when it starts (perf.search), `ties` what was not told apart from it (perf.trial.ties)."""
 
     model: str
     workload: str
@@ -49,6 +49,7 @@ class TuneResult:
     findings: dict[str, Any] | None = None
     config_diff: str = ""
     rechecks: tuple[dict[str, Any], ...] = ()
+    ties: tuple[dict[str, Any], ...] = ()
 
     @property
     def met(self) -> bool:
@@ -100,6 +101,9 @@ class TuneResult:
             notes.append(f"Not measured within the budget: {names}.")
         if any(t.state == "screened out" for t in self.trials):
             notes.append("Screened out: clearly slower, or not among the best few, by a rough ratio (≈) of two pairs.")
+        if self.ties:
+            alike = (f"{t['label']} ({t['ratio']:.2f}× [{t['low']:.2f}–{t['high']:.2f}])" for t in self.ties)
+            notes.append(f"Not told apart from the chosen one: {'; '.join(alike)}.")
         if self.disturbed:
             notes.append(
                 f"Other programs used {FOREIGN_CORES:g} cores or more during {self.disturbed} of {self.runs} runs: "
@@ -152,6 +156,7 @@ class TuneResult:
             "findings": self.findings,
             "config_diff": self.config_diff,
             "rechecks": list(self.rechecks),
+            "ties": list(self.ties),
             "runs": self.runs,
             "disturbed": self.disturbed,
             "spent_s": self.spent_s,
@@ -163,7 +168,7 @@ class TuneResult:
         default, trials = Trial.from_dict(data["default"]), tuple(Trial.from_dict(t) for t in data["trials"])
         chosen = next((t for t in (default, *trials) if t.candidate.id == data["chosen"]), None)
         plain = {name: data[name] for name in _PLAIN if name in data}
-        plain["rechecks"] = tuple(data.get("rechecks", ()))
+        plain |= {name: tuple(data.get(name, ())) for name in ("rechecks", "ties")}
         return cls(**plain, default=default, trials=trials, chosen=chosen, finished=data["finished"], study=study)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from perf.bench import Bench
 from perf.compare import LOOKS, gain, settle
-from perf.contest import Contender, Contest
+from perf.contest import CUT, Contender, Contest
 from perf.grid import BASE, Candidate
 from perf.measurement import Measurement
 from perf.slo import Goal, Slo
@@ -25,10 +25,8 @@ SCREEN_PAIRS = 2
 FINALISTS = 3
 COMPARISON_S = 30
 """About what six pairs of a model take, loading included."""
-CUT = 0.9
-"""A setting whose screening ratio is below this is not compared further."""
 _LOAD_S = 4.0
-"""About what loading a model and warming it up takes; only decides what still fits into the budget."""
+"""About what loading a model and warming it up takes, before one was; only decides how long runs may be."""
 _BUDGET, _START = "budget used up", "cold start"
 Fitting = Callable[[Sequence[Candidate]], Sequence[Sequence[Candidate]]]
 
@@ -54,7 +52,11 @@ class _Screened:
         if found.failure is not None:
             return Trial(self.candidate, "failed", Figures.of(found.points), self.ratio, None, found.failure)
         if found.verdict is None:
-            return self.trial("not explored", _BUDGET)
+            here = self
+            if found.points:
+                rough, kept = found.ratio, within_limit(found.points, slo)
+                here = replace(self, ratio=rough, points=tuple(found.points), admissible=kept)
+            return here.trial("screened out" if found.behind else "not explored", found.behind or _BUDGET)
         return Trial(
             self.candidate,
             "compared",
@@ -64,6 +66,7 @@ class _Screened:
             admissible=within_limit(found.points, slo),
             against=Figures.of(found.current),
             predicted_ratio=self.predicted,
+            gains=tuple(found.gains),
         )
 
 
@@ -121,14 +124,14 @@ class Search:
         with self._console.progress("tuning", LOOKS[0] * len(ones)) as self._progress:
             self._bench.prepare(self._longest_run_s(len(ones)))
             first = [one.candidate.id for one in ones[:1]]
-            if first and not self.points and not self._affordable(first, LOOKS[0]):  # from nothing is no answer
+            if first and not self.points and not self._affordable(first, 2 * LOOKS[0]):  # from nothing is no answer
                 rough = self._screen(ones[0].candidate)
                 if rough:
                     rough = replace(rough, predicted=ones[0].predicted)
                     self._trials[rough.candidate.id] = rough.trial("not explored", _BUDGET)
-                self._compare(ones[1:])
+                self._compare(ones[1:], keep=FINALISTS)
             else:
-                self._compare(ones)
+                self._compare(ones, keep=FINALISTS)
         return [self._trials[candidate.id] for candidate in finalists]
 
     def current(self, default: Candidate, points: Sequence[Measurement] = ()) -> Trial:
@@ -143,7 +146,7 @@ class Search:
         """
         found = []
         for stage, load in loads.items():
-            if not self._affordable([candidate.id], SCREEN_PAIRS, loaded=True):
+            if not self._affordable([candidate.id], 2 * SCREEN_PAIRS, loaded=True):
                 break
             about: dict[str, Any] = {"name": stage, "workload": str(load.workload)}
             try:
@@ -177,7 +180,7 @@ class Search:
         The first candidate is measured whatever the budget: an answer from nothing would be none.
         """
         again = [candidate.id] * 2  # loaded now, and in the comparison
-        if self.points and not self._affordable(again, SCREEN_PAIRS + LOOKS[0]):
+        if self.points and not self._affordable(again, 2 * (SCREEN_PAIRS + LOOKS[0])):
             self._trials[candidate.id] = Trial(candidate, "not explored", reason=_BUDGET)
             self._progress.total -= SCREEN_PAIRS
             return None
@@ -209,8 +212,9 @@ class Search:
                 self._trials[out.candidate.id] = out.trial("screened out", reason)
         return finalists
 
-    def _compare(self, finalists: Sequence[_Screened]) -> None:
-        """Each of them against the current config. The screening pairs, which chose them, do not count again."""
+    def _compare(self, finalists: Sequence[_Screened], keep: int | None = None) -> None:
+        """Each of them against the current config, the best `keep` after the first rounds. The screening pairs, which
+        chose them, do not count again."""
         of = {one.candidate.id: one for one in finalists}
         contenders = [Contender(id_, one.candidate.label) for id_, one in of.items()]
 
@@ -218,7 +222,11 @@ class Search:
             groups = self._fitting([of[one.id].candidate for one in those])
             return [[one for one in those if of[one.id].candidate in group] for group in groups]
 
-        Contest(self._bench, self._score, self._affordable, self._progress, self._told, fitting).run(contenders)
+        def misses(points: Sequence[Measurement]) -> bool:
+            return within_limit(points, self._slo) is False
+
+        way = (self._bench, self._score, self._affordable, self._progress, self._told, fitting, misses)
+        Contest(*way, keep=keep).run(contenders)
         self._trials |= {found.id: of[found.id].compared(found, self._slo) for found in contenders}
 
     def _told(self, found: Round, note: str, settings: int) -> None:
@@ -251,10 +259,10 @@ class Search:
         left_s = self.budget.seconds - self._bench.spent_s - _LOAD_S * (finalists + 1)
         return left_s / (LOOKS[0] * (finalists + 1) + 2 * screening)
 
-    def _affordable(self, ids: Sequence[str], rounds: int, *, loaded: bool = False) -> bool:
-        """Whether so many more rounds of them and the current config fit into the budget, and loading them first."""
-        most, different = self.budget.points, set(ids)
-        if most is not None and len(self._measured | different) > most:
+    def _affordable(self, ids: Sequence[str], runs: int, *, loaded: bool = False) -> bool:
+        """Whether so many more runs of them and the current config fit into the budget, and loading them first."""
+        most = self.budget.points
+        if most is not None and len(self._measured | set(ids)) > most:
             return False
-        seconds = (0 if loaded else _LOAD_S * len(ids)) + rounds * (len(different) + 1) * self._bench.run_s
+        seconds = (0 if loaded else self._bench.load_s * len(ids)) + runs * self._bench.run_s
         return self._bench.spent_s + seconds <= self.budget.seconds

@@ -186,9 +186,8 @@ class Sweep:
         ranked = self.best(without)
         if not ranked:
             return ()
-        top_tier, top = self.merit(max([*ranked, self.default], key=self.merit))
+        free = top_tier, top = max(self.merit(one) for one in [*ranked, self.default] if not one.candidate.edges)
         floor = max(HOPELESS * top if top_tier > 0 else -math.inf, better_than)
-        free = max((self.merit(one) for one in [*ranked, self.default] if not one.candidate.edges), default=(0.0, 0.0))
         ranked = [one for one in ranked if not one.candidate.edges or self.merit(one) > (free[0], free[1] * HELPS)]
         able = [one for one in ranked if self.merit(one)[0] >= min(top_tier, 1.0) and self.merit(one)[1] > floor]
         again = [one for place, one in enumerate(able) if any(self._like(one, other) for other in able[:place])]

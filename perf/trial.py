@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from perf.compare import TIE_MARGIN, Verdict
+from perf.compare import LOOKS, TIE_MARGIN, Verdict, judge, settle
 from perf.grid import Candidate
 from perf.measurement import Measurement
 from perf.pooled import pooled_us
@@ -15,6 +16,8 @@ from perf.slo import METRICS, Slo
 from tooling.config import knobs as knobs_of
 
 MISSED = "limits not kept"
+PADDING_GAIN = 1.05
+"""What padding has to gain, surely: clients have to do it."""
 State = Literal["default", "compared", "screened out", "failed", "not explored"]
 
 
@@ -97,6 +100,8 @@ class Trial:
     admissible: bool | None = None
     against: Figures | None = None
     predicted_ratio: float | None = None
+    gains: tuple[float, ...] = field(default=(), compare=False)
+    """The log ratios of the pairs, in the order of the rounds; not kept."""
 
     @property
     def outcome(self) -> str:
@@ -175,6 +180,8 @@ def choose(default: Trial, trials: Sequence[Trial]) -> Trial | None:
     """The setting to take: of those better than the default the best, or one at most 3 % behind it that changes fewer
     knobs; the default when none is better. How wide an interval is does not count: an unsure figure is no better one.
 
+    One that asks clients to pad their requests is taken only if it is surely better by 5 % than the best that does not.
+
     A setting that misses a limit is never taken. When the default itself misses one, any compared setting that keeps
     them competes. None when nothing keeps the limits.
     """
@@ -186,6 +193,36 @@ def choose(default: Trial, trials: Sequence[Trial]) -> Trial | None:
     ]
     if not able:
         return None if must_leave else default
+    plain = max((pair for pair in able if not pair[0].candidate.edges), key=lambda pair: pair[1].ratio, default=None)
+    able = [
+        pair
+        for pair in able
+        if not (pair[0].candidate.edges and plain) or _surely_better(pair[0], plain[0], PADDING_GAIN)
+    ]
     best = max(verdict.ratio for _, verdict in able)
     equal = [(t, verdict) for t, verdict in able if verdict.ratio * (1 + TIE_MARGIN) >= best]
     return min(equal, key=lambda pair: (len(pair[0].candidate.changed), -pair[1].ratio))[0]
+
+
+def ties(chosen: Trial | None, trials: Sequence[Trial]) -> tuple[dict[str, Any], ...]:
+    """Those that keep the limits and that the pairs do not tell apart from the one taken, with how many times as good
+    they are."""
+    found = []
+    for one in trials:
+        verdict = against(one, chosen) if chosen and one is not chosen and one.admissible is not False else None
+        if verdict and verdict.outcome in ("tie", "undecided"):
+            found.append({"id": one.candidate.id, "label": one.candidate.label, **settle(verdict).to_dict()})
+    return tuple(found)
+
+
+def against(one: Trial, other: Trial, handicap: float = 1.0) -> Verdict | None:
+    """How many times better one is than the other, less a handicap, in the rounds up to the last look that both came
+    to; None when they came to none."""
+    rounds = max((look for look in LOOKS if look <= min(len(one.gains), len(other.gains))), default=0)
+    pairs = zip(one.gains[:rounds], other.gains[:rounds], strict=True)
+    return judge([a - b - math.log(handicap) for a, b in pairs]) if rounds else None
+
+
+def _surely_better(one: Trial, other: Trial, by: float) -> bool:
+    verdict = against(one, other, by)
+    return verdict is not None and verdict.outcome == "better"

@@ -29,19 +29,20 @@ from perf.study import Study, resumable
 from perf.subject import Load, Stage, Subject
 from perf.sweep import Sweep, requests_to_play
 from perf.target import EmbeddedTarget, RunningTarget, Variant, embedded_facts
-from perf.trial import Trial, choose
+from perf.trial import Trial, choose, ties
 from perf.tune_request import Plan, TuneRequest, plan_of, tokenizer_of, within_memory
 from tooling.config.knobs import apply, read
 from tooling.config.render import render
 from tooling.errors import Problem, Refused, UsageError
 from tooling.repository import usable_cores, write_atomic
+from tooling.server.options import loading_only
 
 if TYPE_CHECKING:
     from perf.analyzer import PerfAnalyzer
     from tooling.console import Console
     from tooling.runtime import Runtime
 
-_CURVE_SHARE = 0.3
+_CURVE_SHARE = 0.25
 """Of the time budget, for the service curve."""
 _CURVE_ROWS = 4
 """Rows of the largest execution that is measured: on a CPU time grows evenly with rows, and long runs are few."""
@@ -118,7 +119,9 @@ def tune(
 
 
 def _own_target(plan: Plan, runtime: Runtime) -> EmbeddedTarget:
-    return PipelineTarget(plan.front, runtime) if plan.front else EmbeddedTarget(plan.model_dir.parent, runtime)
+    if plan.front:
+        return PipelineTarget(plan.front, runtime)
+    return EmbeddedTarget(plan.model_dir.parent, runtime, loading_only(plan.config))
 
 
 class _Variants:
@@ -333,6 +336,7 @@ def _result(
         findings=shown,
         config_diff=_config_diff(plan, chosen),
         rechecks=tuple(rechecks),
+        ties=ties(chosen, found.trials),
     )
 
 

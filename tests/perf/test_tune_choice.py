@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from perf.measurement import Measurement
 from perf.pooled import REQUESTS_FILE
 from perf.profile_export import Requests, write_requests
 from perf.slo import Slo
-from perf.trial import Figures, Spread, Trial, choose, within_limit
+from perf.trial import Figures, Spread, Trial, choose, ties, within_limit
 from tooling.config.knobs import Knobs
 
 DEFAULT = Trial(Candidate("default", Knobs()), "default")
@@ -55,6 +57,29 @@ def test_an_unsure_figure_is_not_taken_for_the_better_one() -> None:
     """Measured: 1.44× [1.00–2.06] with one change beside 2.04× [1.87–2.21] with three, whose intervals overlap."""
     unsure, best = better(1.44, 0.44), better(2.04, 0.17)
     assert chosen(trial("unsure", unsure), trial("best", best, 3)) == "best"
+
+
+def test_padding_is_asked_for_only_if_it_is_surely_better() -> None:
+    """Clients have to do it; by its figure alone it would win here each time."""
+    plain = trial("plain", better(1.5), gains=(0.40, 0.42, 0.38, 0.41, 0.39, 0.43))
+    about = trial("about", better(1.6), gains=(0.55, 0.38, 0.52, 0.40, 0.57, 0.39))
+    surely = trial("surely", better(1.6), gains=(0.52, 0.53, 0.51, 0.52, 0.50, 0.55))
+    about, surely = (replace(one, candidate=replace(one.candidate, edges=(16, 64))) for one in (about, surely))
+    assert chosen(plain, about) == "plain"
+    assert chosen(plain, surely) == "surely"
+    assert chosen(about) == "about", "nothing else is better than the current config"
+
+
+def test_what_the_pairs_do_not_tell_apart_from_the_choice_is_named() -> None:
+    """By the pairs among themselves: the intervals against the current config all overlap."""
+    taken = trial("taken", better(1.5, 0.3), gains=(0.40, 0.22, 0.58, 0.41, 0.29, 0.53))
+    like = trial("like", better(1.48, 0.3), gains=(0.39, 0.22, 0.55, 0.41, 0.28, 0.51))
+    slower = trial("slower", better(1.3, 0.3), gains=(0.25, 0.08, 0.42, 0.26, 0.16, 0.38))
+    late = trial("late", better(1.5, 0.3), gains=taken.gains, admissible=False)
+    found = ties(taken, [taken, like, slower, late, trial("screened", TIE)])
+    assert [(one["id"], one["outcome"], one["pairs"]) for one in found] == [("like", "tie", 6)]
+    assert found[0]["ratio"] == pytest.approx(math.exp(-0.07 / 6))
+    assert ties(None, [like]) == ()
 
 
 def test_nothing_better_keeps_the_default() -> None:

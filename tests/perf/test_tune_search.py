@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ class Bench:
     Every run costs a second, takes 8 / throughput as its latency and scatters by ±`noise`.
     """
 
-    run_s = 1.0
+    run_s, load_s = 1.0, 4.0
     fresh = 2
 
     def __init__(self, speeds: dict[str, float], noise: float = 0.01, failing: dict[str, int] | None = None) -> None:
@@ -97,7 +98,7 @@ def test_far_off_settings_are_screened_out_and_the_best_compared() -> None:
 
 def test_the_best_are_compared_in_rounds_that_share_the_runs_of_the_current_config() -> None:
     """Who is decided leaves; the others go on."""
-    bench = Bench({"a": 140.0, "b": 101.0, "c": 120.0}, noise=0.05)
+    bench = Bench({"a": 110.0, "b": 101.0, "c": 108.0}, noise=0.02)
     run = Search(bench, Slo(), Budget(1_000), Console(quiet=True))  # type: ignore[arg-type]
     a, b, c = run.confirm({Candidate(name, Knobs(), ("x",)): None for name in bench.speeds})
     assert [t.verdict.pairs for t in (a, b, c) if t.verdict] == [6, 18, 6]
@@ -107,8 +108,37 @@ def test_the_best_are_compared_in_rounds_that_share_the_runs_of_the_current_conf
     assert bench.groups_asked == ["a+b+c"] * 6 + ["b"] * 12
 
 
+def test_after_two_rounds_only_the_best_go_on() -> None:
+    """At most three, and nobody who is more than a tenth behind."""
+    bench = Bench({"slow": 120.0, "a": 140.0, "b": 139.0, "c": 138.0, "d": 137.0})
+    run = Search(bench, Slo(), Budget(1_000), Console(quiet=True))  # type: ignore[arg-type]
+    trials = run.confirm({Candidate(name, Knobs(), ("x",)): None for name in bench.speeds})
+    assert [t.figures.runs for t in trials if t.figures] == [2, 6, 6, 6, 2]
+    assert len(run.points) == 2 * (1 + 5) + 4 * (1 + 3)
+    slow, *_, d = trials
+    assert (slow.state, d.state, slow.reason) == ("screened out", "screened out", d.reason)
+    assert d.reason and d.reason.endswith("after 2 rounds")
+    assert (slow.screen_ratio, d.screen_ratio) == (pytest.approx(1.2, rel=0.01), pytest.approx(1.37, rel=0.01))
+
+
+def test_after_two_rounds_those_that_keep_the_limits_come_first() -> None:
+    """However fast the others are."""
+
+    class Late(Bench):
+        @staticmethod
+        def point(rps: float) -> Measurement:
+            point = Bench.point(rps)
+            return point if rps < 130 else replace(point, p99_us=200_000.0)
+
+    bench = Late({"a": 140.0, "b": 160.0, "c": 110.0, "d": 150.0})
+    run = Search(bench, Slo.parse("p99<=90ms,throughput"), Budget(1_000), Console(quiet=True))  # type: ignore[arg-type]
+    trials = run.confirm({Candidate(name, Knobs(), ("x",)): None for name in bench.speeds})
+    assert [t.admissible for t in trials] == [False, False, True, False]
+    assert [t.state for t in trials] == ["screened out", "compared", "compared", "compared"]
+
+
 def test_the_budget_takes_as_many_to_the_rounds_as_it_can_pay() -> None:
-    bench = Bench({"a": 101.0, "b": 140.0, "c": 102.0}, noise=0.2)
+    bench = Bench({"a": 131.0, "b": 140.0, "c": 132.0}, noise=0.2)
     run = Search(bench, Slo(), Budget(37), Console(quiet=True))  # type: ignore[arg-type]
     a, b, c = run.confirm({Candidate(name, Knobs(), ("x",)): None for name in bench.speeds})
     assert (c.state, c.reason) == ("not explored", "budget used up")
@@ -132,7 +162,7 @@ def test_one_that_fails_leaves_the_rounds() -> None:
 
 
 def test_settings_that_do_not_fit_into_memory_together_are_compared_apart() -> None:
-    bench = Bench({"a": 140.0, "b": 130.0, "c": 120.0})
+    bench = Bench({"a": 140.0, "b": 130.0, "c": 128.0})
     pairs = lambda those: [those[:2], those[2:]]  # noqa: E731
     run = Search(bench, Slo(), Budget(1_000), Console(quiet=True), pairs)  # type: ignore[arg-type]
     trials = run.confirm({Candidate(name, Knobs(), ("x",)): None for name in bench.speeds})
@@ -240,11 +270,11 @@ def test_under_a_limit_those_that_keep_it_are_compared_first_even_if_slow() -> N
 
 
 def test_what_a_prediction_chose_is_compared_at_once() -> None:
-    bench = Bench({"a": 120.0, "b": 90.0})
+    bench = Bench({"a": 95.0, "b": 90.0})
     run = Search(bench, Slo(), Budget(1_000), Console(quiet=True))  # type: ignore[arg-type]
     a, b = run.confirm({Candidate(name, Knobs(), ("x",)): 1.5 for name in bench.speeds})
     assert [stage for _, stage, _ in bench.asked] == ["paired"] * 12
-    assert (a.verdict and a.verdict.outcome, b.verdict and b.verdict.outcome) == ("better", "worse")
+    assert (a.verdict and a.verdict.outcome, b.verdict and b.verdict.outcome) == ("worse", "worse")
     assert (a.predicted_ratio, a.screen_ratio) == (1.5, None)
 
 
@@ -257,7 +287,7 @@ def test_without_time_for_a_comparison_the_first_is_measured_roughly() -> None:
 
 
 def test_a_budget_of_points_counts_the_current_config_too() -> None:
-    bench = Bench({"a": 120.0, "b": 90.0, "c": 130.0})
+    bench = Bench({"a": 120.0, "b": 110.0, "c": 130.0})
     run = Search(bench, Slo(), Budget(points=3), Console(quiet=True))  # type: ignore[arg-type]
     trials = run.confirm({Candidate(name, Knobs(), ("x",)): 1.5 for name in bench.speeds})
     assert [t.state for t in trials] == ["compared", "compared", "not explored"]

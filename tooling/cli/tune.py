@@ -94,7 +94,7 @@ def tune(
         "",
         metavar="TIME|N",
         callback=heeding(_spending),
-        help="Start nothing new beyond this time, or N measured points [75s; 155s with a latency; as much again a "
+        help="Start nothing new beyond this time, or N measured points [78s; 155s with a latency; as much again a "
         "model, 30s more a FORM].",
     ),
     for_rate: float | None = typer.Option(
@@ -248,7 +248,7 @@ def _budget(text: str, slo: Slo, forms: int, models: int) -> Budget:
     if text:
         return Budget(*_spending(text))
     quick = slo.objective.metric == "throughput" and not any(term.metric != "throughput" for term in slo.terms)
-    return Budget((75 if quick else 155) * models + COMPARISON_S * forms)
+    return Budget((78 if quick else 155) * models + COMPARISON_S * forms)
 
 
 def run(
