@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 from perf.generation import generate
 from perf.llm_capacity import Capacity, Level, confirm, predict
 from perf.llm_curve import LEVELS, measure_steps
-from perf.llm_setting import FILE, Setting, context_of, read_arguments, version_of
+from perf.llm_setting import FILE, Setting, context_of, read_arguments, settings_file, version_of
 from perf.llm_speculation import same_answers, spelled
 from perf.llm_traffic import LlmTraffic, figures
 from perf.sim.llm import EngineSettings, Generation, StepTime, simulate_llm
 from perf.slo import Slo
 from tooling.errors import Refused, UsageError
+from tooling.llm.model_place import require_models
 from tooling.repository import read_config
 from tooling.server import EmbeddedServer, ServerOptions
 
@@ -127,6 +128,7 @@ def tune_llm(
     speculation is one of them. Raises UsageError for what is no vLLM model, Refused when the engine does not start.
     """
     arguments = read_arguments(model_dir)
+    require_models(arguments, settings_file(model_dir))
     now, context = Setting.of(arguments), context_of(arguments)
     if context is not None and max(traffic.outputs) >= context:
         raise UsageError(

@@ -272,3 +272,25 @@ def test_an_address_of_the_sixth_version(run_cli: Run, repository: Any, services
 def test_not_a_repository(run_cli: Run, repository: Any, tmp_path: Path) -> None:
     models = repository(m=PYTHON)
     assert "no model repository" in run_cli("deploy", "compose", models / "m", "-o", tmp_path / "out").err
+
+
+def test_the_models_of_engines_are_mounted_where_their_arguments_look(
+    run_cli: Run, repository: Any, services: Read, tmp_path: Path
+) -> None:
+    """Weights outside of the repository under their own names; those in it are there already."""
+    models, weights = repository(llm='backend: "vllm"\n', own='backend: "vllm"\n'), tmp_path / "my llama"
+    weights.mkdir()
+    (weights / "config.json").write_text("{}")
+    (models / "llm" / "1" / "model.json").write_text(json.dumps({"model": str(weights), "tokenizer": str(weights)}))
+    (models / "own" / "1" / "model.json").write_text('{"model": "/models/own/1/weights"}')
+    assert run_cli("deploy", "compose", models, "-o", tmp_path / "out").code == 0
+    mounts = services(tmp_path / "out")["triton"]["volumes"]
+    assert [(one["source"], one["target"], one["read_only"]) for one in mounts] == [
+        (str(models.resolve()), "/models", True),
+        (str(weights), str(weights), True),
+    ]
+    assert run_cli("deploy", "compose", models, "-o", tmp_path / "s3", "--bucket", "s3://b/models").code == 0
+    (mount,) = services(tmp_path / "s3")["triton"]["volumes"]
+    assert mount["target"] == str(weights)
+    told = run_cli("deploy", "kubernetes", models, "-o", tmp_path / "k8s").out
+    assert f"engines read models from {weights}: the pods must have them there" in told

@@ -178,7 +178,8 @@ def test_more_outputs_when_asked(served: EmbeddedServer) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown": ({"max_num_seq": 4}, "max_num_seq"),
     "cache": ({"kv_cache_memory_bytes": 1000}, "No available memory for the cache blocks"),
-    "model": ({"model": "/no/such/directory"}, "/no/such/directory"),
+    "model": ({"model": "/no/such/directory"}, "is the path '/no/such/directory', and nothing stands there: write"),
+    "relative": ({"model": "./weights"}, "nothing stands there below '/', where the server was started: write"),
     "lora": ({"enable_lora": "true"}, "cannot find"),
 }
 

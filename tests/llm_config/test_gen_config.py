@@ -89,6 +89,18 @@ def test_own_arguments_stand_over_the_chosen_ones(make_model, run_cli, tmp_path:
     assert "vllm-python-py3 tritonserver --model-repository=/models" in result.out
 
 
+def test_the_command_that_serves_mounts_every_model(make_model, run_cli, tmp_path: Path) -> None:
+    llm, draft = make_model(), make_model("draft", num_hidden_layers=4, hidden_size=512, intermediate_size=1024)
+    asked = ["--llm", llm, *CONTEXT, "--speculate", f"{draft}:3", "--engine", "tokenizer=/words"]
+    result = run_cli("gen-config", tmp_path / "vllm" / "llm", *asked)
+    for folder in (llm, draft, "/words"):
+        assert result.out.count(f"-v {folder}:{folder}:ro") == 1
+    asked = [*asked[:-1], "tokenizer=org/words", "--backend", "tensorrtllm", "--release", "26.01"]
+    result = run_cli("gen-config", tmp_path / "trtllm" / "llm", *asked)
+    for folder in (llm, draft):
+        assert result.out.count(f"-v {folder}:{folder}:ro") == 1
+
+
 def test_an_edited_model_json_is_not_lost(make_model, run_cli, tmp_path: Path) -> None:
     folder = tmp_path / "repository" / "llm"
     asked = ["gen-config", folder, "--llm", make_model(), *CONTEXT]
@@ -121,6 +133,8 @@ def test_check_and_diff_look_at_the_engine_too(make_model, run_cli, tmp_path: Pa
         (["--engine", "kv_cache_dtype=float8"], "not a value of kv_cache_dtype"),
         (["--engine", "max_num_seqs=5000"], "has none for some of 5000 sequences"),
         (["--engine", "max_num_seqs"], "KEY=VALUE"),
+        (["--engine", "dtype=half", "--engine", "dtype=float"], "an argument is given twice"),
+        (["--engine", "model=./llama"], "the engine looks for a relative path below the directory that its server"),
         (["--streams", "0"], "out of range"),
         (["--speculate", "ngram:0"], "not understood"),
         (["--speculate", "ngram:999"], "not understood"),
@@ -223,6 +237,7 @@ def test_a_draft_engine_beside_the_other(make_model, run_cli, tmp_path: Path, mi
         (["--quantization", "bitsandbytes", "--release", "24.10"], "plain weights are not quantised so"),
         (["--release", "26.08"], "no TensorRT-LLM is known"),
         (["--engine", "max_new_tokens=4", "--release", "26.01"], "LLM() has no such argument"),
+        (["--engine", "tokenizer=../words", "--release", "26.01"], "the absolute path on the server"),
     ],
 )
 def test_what_tensorrt_llm_cannot_do(make_model, run_cli, tmp_path: Path, options: list[str], said: str) -> None:

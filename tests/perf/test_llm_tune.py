@@ -17,6 +17,7 @@ from perf.llm_tune import Simulated, Tried, choose, sweep, tune_llm
 from perf.sim.llm import StepTime
 from perf.slo import Slo
 from tooling.errors import UsageError
+from tooling.llm.model_place import misread, require_models
 
 FLAT = StepTime(fixed_us=10_000, per_token_us=5, per_sequence_us=50, per_kv_token_us=0)
 STEEP = StepTime(fixed_us=2_000, per_token_us=5, per_sequence_us=2_000, per_kv_token_us=0)
@@ -161,3 +162,47 @@ def test_what_the_context_does_not_hold_is_refused_before_an_engine_starts(model
         tune_llm(model, long, TOKENS, runtime=None, console=None)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="the context is too short to be measured"):
         measure_steps("", "", context=48)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"model": "/no/such"}, r"`model` is a path at which nothing stands \(got `/no/such`; expected an absolute"),
+        ({"model": "./weights"}, r"got `\./weights`, looked for below /;"),
+        ({"model": "org/llm", "tokenizer": "../words"}, r"`tokenizer` is a path at which nothing stands"),
+        ({"max_num_seqs": 4}, "names no model"),
+        ({"model": ""}, "names no model"),
+    ],
+)
+def test_a_model_that_no_engine_would_find_is_refused_before_one_starts(
+    model: Path, arguments: dict[str, Any], said: str
+) -> None:
+    (model / "1" / "model.json").write_text(json.dumps(arguments))
+    with pytest.raises(UsageError, match=said):
+        tune_llm(model, LlmTraffic((8,), (8,), 1), TOKENS, runtime=None, console=None)  # type: ignore[arg-type]
+
+
+def test_a_directory_that_is_taken_for_an_id(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`llama` stands in the working directory; the engine asks Hugging Face, unless this machine holds that one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    file, arguments = model / "1" / "model.json", {"model": "llama"}
+    require_models(arguments, file)
+    (tmp_path / "llama").mkdir()
+    (tmp_path / "llama" / "config.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"`model` is taken for a Hugging Face id, and no directory \(got `llama`"):
+        require_models(arguments, file)
+    assert misread(arguments, file) == f"write {tmp_path / 'llama'}"
+    (tmp_path / "hub" / "models--llama").mkdir(parents=True)
+    require_models(arguments, file)
+    assert misread(arguments, file) is None
+
+
+def test_the_directory_that_was_meant_is_told(model: Path) -> None:
+    (model / "1" / "weights").mkdir()
+    (model / "1" / "weights" / "config.json").write_text("{}")
+    file = model / "1" / "model.json"
+    with pytest.raises(UsageError) as error:
+        require_models({"model": "./weights"}, file)
+    assert error.value.problems[0].hint == f"write {model / '1' / 'weights'}"
+    require_models({"model": str(model / "1" / "weights"), "tokenizer": "org/words"}, file)

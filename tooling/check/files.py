@@ -58,3 +58,14 @@ def json_object(path: Path, most: int = 2**20) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def yaml_object(path: Path, most: int = 2**20) -> dict[str, Any] | None:
+    """The YAML mapping that a file holds; None for any other file, and for none."""
+    import yaml
+
+    try:
+        content = yaml.load(read_limited(path, most) or b"", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None

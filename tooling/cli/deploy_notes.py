@@ -57,6 +57,14 @@ def to_build(
     return (said if server_image else f"{said}; --server-image names it",)
 
 
+def models_outside(needs: Needs) -> tuple[str, ...]:
+    """Where the servers must find the models of engines, which no repository holds."""
+    if not needs.outside:
+        return ()
+    listed = ", ".join(needs.outside)
+    return (f"engines read models from {listed}: the pods must have them there, by a volume or in the image",)
+
+
 def driver(release: Release) -> tuple[str, ...]:
     """What a host with GPUs must have for the image, as far as it is known; of this machine, what it has not."""
     from tooling.cli.capabilities import driver_too_old

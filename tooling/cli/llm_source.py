@@ -126,6 +126,8 @@ def engine_values(words: tuple[str, ...]) -> dict[str, Any]:
         key, sign, text = word.partition("=")
         if not key or not sign:
             raise UsageError("not understood", where="--engine", got=f"`{word}`", expected="KEY=VALUE")
+        if key in found:
+            raise UsageError("an argument is given twice", where="--engine", got=f"`{key}`", hint="give it once")
         try:
             found[key] = json.loads(text)
         except (ValueError, RecursionError):
@@ -154,6 +156,7 @@ def _vllm_source(
     model_dir: Path, facts: ModelFacts, wants: Wants, ask: LlmAsk, release: Release, *, force: bool
 ) -> Source:
     from tooling.deploy.image import image_of
+    from tooling.llm.model_place import folders
     from tooling.llm.plan import make_plan, set_apart
     from tooling.llm.vllm_model import AT_LOAD
     from tooling.signature.spec import ModelSignature
@@ -167,6 +170,8 @@ def _vllm_source(
         files |= _engine_files(beside, make_plan(facts, quick), own, release, force=force)
         files |= _config_file(beside, gpu, force=force)
     plan = make_plan(facts, wants)
+    draft = wants.speculation.draft if wants.speculation else None
+    named = {"model": str(facts.path), **({"speculative_model": str(draft)} if draft else {})}
     files |= _engine_files(model_dir, plan, own, release, force=force)
     signature = ModelSignature(model_dir / "1" / "model.json", "vllm", (), (), max_batch_size=0, decoupled=True)
     return Source(
@@ -175,7 +180,7 @@ def _vllm_source(
         signature,
         files=files,
         notes=plan.notes,
-        commands=(serving(model_dir.parent, str(own.get("model", facts.path)), image_of(release, "vllm-python-py3")),),
+        commands=(serving(model_dir.parent, image_of(release, "vllm-python-py3"), *folders({**named, **own})),),
     )
 
 
@@ -239,12 +244,12 @@ def _config_file(model_dir: Path, gpu: int | None, *, force: bool) -> dict[Path,
     return {path: text.encode()}
 
 
-def serving(repository: Path, model: str, image: str, *more: Path) -> str:
-    """The command that serves the repository on a machine with GPUs."""
+def serving(repository: Path, image: str, *mounted: Path) -> str:
+    """The command that serves the repository on a machine with GPUs, with these paths under their own names."""
     from shlex import quote
 
     mounts = f"-v {quote(str(repository))}:/models:ro"
-    for folder in (*([model] if model.startswith("/") else []), *map(str, more)):
+    for folder in map(str, mounted):
         mounts += f" -v {quote(folder)}:{quote(folder)}:ro"
     return (
         f"docker run --rm --gpus all --shm-size 2g -p 127.0.0.1:8000-8002:8000-8002 {mounts} {image} "

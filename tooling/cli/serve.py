@@ -87,11 +87,24 @@ def _of_project() -> Path:
 
 
 def _hint(repository: Path, name: str, keep_going: bool) -> str | None:
-    """What to do about a refused model: make its weights where there is no version of it at all."""
+    """What to do about a refused model: make its weights where there is no version of it at all, name them where its
+    engine looks for them."""
     if not any(entry.name.isdecimal() for entry in (repository / name).iterdir()):
         where = shlex.quote(str(repository))
         return f"the model has no version yet: `tritune export SOURCE --repository {where} --name {name}`"
-    return None if keep_going else "correct the model, or serve the others with `--keep-going`"
+    return _elsewhere(repository / name) or (
+        None if keep_going else "correct the model, or serve the others with `--keep-going`"
+    )
+
+
+def _elsewhere(model_dir: Path) -> str | None:
+    """What the arguments of a vLLM model should say in place of a directory's name that they take for an id."""
+    from tooling.check.files import json_object
+    from tooling.llm.model_place import misread
+
+    files = [entry / "model.json" for entry in model_dir.iterdir() if entry.name.isdecimal()]
+    found = (misread(json_object(file) or {}, file) for file in files)
+    return next((f"in {file}: {hint}" for file, hint in zip(files, found, strict=True) if hint), None)
 
 
 def _config_name(repository: Path, asked: str) -> str | None:

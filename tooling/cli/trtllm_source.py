@@ -88,6 +88,7 @@ def _api(model_dir: Path, plan: Plan, ask: LlmAsk, release: Release, image: str)
 
     from tooling.cli.llm_source import engine_values, serving
     from tooling.llm import llm_api
+    from tooling.llm.model_place import folders
     from tooling.repository import encode
 
     if plan.wants.quantization:
@@ -112,7 +113,7 @@ def _api(model_dir: Path, plan: Plan, ask: LlmAsk, release: Release, image: str)
             **_page(model_dir, plan, f"TensorRT-LLM {release.trtllm} of Triton {release.tag}", _API_SETTINGS),
         },
         notes=plan.notes,
-        commands=(copy, serving(model_dir.parent, str(content["model"]), image)),
+        commands=(copy, serving(model_dir.parent, image, *folders(content))),
     )
 
 
@@ -155,7 +156,7 @@ def _engine(model_dir: Path, form: Any, plan: Plan, ask: LlmAsk, release: Releas
         joined=True,
         files=files,
         notes=plan.notes,
-        commands=(*commands, serving(model_dir.parent, str(plan.facts.path), image, engine.parent)),
+        commands=(*commands, serving(model_dir.parent, image, plan.facts.path, engine.parent)),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from tooling.check.finding import Severity
 from tooling.check.model import Model
 from tooling.check.repository import read_repository
+from tooling.check.rules.llm_files import outside
 from tooling.check.runner import check
 from tooling.check.target import Target
 from tooling.errors import Problem, Refused, UsageError
@@ -27,13 +28,15 @@ REQUIREMENTS: Final = "requirements.txt"
 class Needs:
     """`served` are the models, `variant` is what the image's tag ends in, `on_gpu` names those that run on GPUs only.
 
-    `packages` are the requirement files of Python models.
+    `packages` are the requirement files of Python models, `outside` the paths outside of the repository that engines of
+    language models read theirs from.
     """
 
     served: tuple[Model, ...]
     variant: str
     on_gpu: tuple[str, ...]
     packages: tuple[Path, ...]
+    outside: tuple[str, ...] = ()
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -69,6 +72,7 @@ def read_needs(repository: Path, release: Release, config_name: str | None = Non
         variant=_variant(repository, models),
         on_gpu=tuple(model.name for model in models if _only_on_gpu(model)),
         packages=tuple(path for name in found.judged if (path := repository / name / REQUIREMENTS).is_file()),
+        outside=tuple(dict.fromkeys(path for model in models for path in outside(model))),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tooling.config.proto import ModelConfig, pb
 from tooling.errors import UsageError
+from tooling.llm.model_place import relative_paths
 from tooling.llm.plan import Plan, Speculation
 
 FILE: Final = "model.yaml"
@@ -79,7 +80,7 @@ _OUTPUTS: Final[Mapping[str, tuple[str, int]]] = {
 def settings(plan: Plan, model: str, own: Mapping[str, Any]) -> dict[str, Any]:
     """The content of model.yaml; `own` arguments are put over the chosen ones, mappings joined key by key.
 
-    Raises UsageError for arguments that LLM() does not take.
+    Raises UsageError for arguments that LLM() does not take, and for relative paths of models.
     """
     unknown = [name for name in own if name not in ARGUMENTS]
     if unknown:
@@ -88,6 +89,8 @@ def settings(plan: Plan, model: str, own: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError(
             "LLM() has no such argument", where="--engine", got=f"`{unknown[0]}`", hint=suggest(unknown[0], ARGUMENTS)
         )
+    if problems := list(relative_paths(own, "--engine")):
+        raise UsageError(problems=problems)
     wants = plan.wants
     found: dict[str, Any] = {
         "model": model,

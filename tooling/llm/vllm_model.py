@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tooling.errors import Problem, UsageError, suggest
 from tooling.llm.arguments import arguments_of, contradictions, described, removed_in, takes, version_key
+from tooling.llm.model_place import relative_paths
 from tooling.llm.page import page
 from tooling.llm.plan import Choice, Plan, Speculation, explained
 from tooling.releases import Release
@@ -45,7 +46,7 @@ def engine_arguments(plan: Plan, release: Release, model: str, own: Mapping[str,
             "the vLLM of this release is not known", got=release.tag, hint="name another with --release, like 25.10"
         )
     known = arguments_of(release.vllm)
-    problems = list(_problems(own, known, release))
+    problems = [*_problems(own, known, release), *relative_paths(own, "--engine")]
     if problems:
         raise UsageError(problems=problems)
     wants = plan.wants

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import sys
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -14,6 +15,8 @@ VARIABLE = "TRITUNE_LLM"
 
 _ARGUMENTS, _ADAPTERS = "model.json", "multi_lora.json"
 _MARKER = "llm.json"
+_ID = re.compile(r"(?!.*(?:--|\.\.))(\b[\w.-]+\b/)?\b[\w.-]{1,96}\b(/[\w.-]+\.gguf|:[\w.-]+)?")
+"""How the id of a model at Hugging Face is spelled."""
 
 
 class Refusal(Exception):
@@ -32,6 +35,30 @@ def read_arguments(folder):
     if not isinstance(arguments, dict):
         raise Refusal(f"'{path}' must hold a JSON object of vllm engine args")
     return arguments
+
+
+def require_model(folder, arguments):
+    """Raise Refusal for a model that is a path at which nothing stands: vLLM would ask Hugging Face for it.
+
+    As in the container a relative path is looked for in the server's working directory, which a stub keeps.
+    """
+    named = arguments.get("model")
+    if not isinstance(named, str) or "://" in named or _ID.fullmatch(named) or Path(named).exists():
+        return
+    here = "" if Path(named).is_absolute() else f" below '{Path.cwd()}', where the server was started"
+    meant = _beside(folder, named)
+    raise Refusal(
+        f"`model` of '{folder / _ARGUMENTS}' is the path '{named}', and nothing stands there{here}: write the absolute "
+        f"path{f' {meant}' if meant else ''}, or a Hugging Face id"
+    )
+
+
+def _beside(folder, named):
+    """What a relative path names beside the arguments, which is most likely what was meant."""
+    if Path(named).is_absolute():
+        return None
+    found = (start / named for start in (folder, folder.parent, folder.parent.parent))
+    return next((path.resolve() for path in found if path.exists()), None)
 
 
 def read_adapters(folder, arguments):

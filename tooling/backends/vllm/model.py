@@ -16,7 +16,7 @@ with contextlib.suppress(locale.Error):  # the stub starts in the C locale, wher
 
 import triton_python_backend_utils as pb_utils
 from llm_answers import Answers
-from llm_environment import Refusal, read_adapters, read_arguments, use_environment
+from llm_environment import Refusal, read_adapters, read_arguments, require_model, use_environment
 from llm_tensors import INPUTS, OUTPUTS
 
 
@@ -48,6 +48,7 @@ class TritonPythonModel:
                 raise Refusal("vLLM Triton backend must be configured to use decoupled model transaction policy")
             folder = Path(pb_utils.get_model_dir())
             arguments = read_arguments(folder)
+            require_model(folder, arguments)
             adapters = read_adapters(folder, arguments)
             use_environment()
             from llm_engine import Engine  # imports vLLM, which must see the environment

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tooling.check.files import is_file, read_limited
+from tooling.check.files import is_file, read_limited, yaml_object
 from tooling.check.finding import Evidence, Finding, Place
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load
+from tooling.check.rules.llm_files import arguments_file
 from tooling.errors import suggest
 from tooling.llm.llm_api import ARGUMENTS, CACHE, FILE, POLICIES, SCHEDULER
 
@@ -144,6 +145,7 @@ def _check(model: Model, path: Path) -> Iterator[Finding]:
         )
     yield from _devices(model)
     if settings is not None:
+        yield from arguments_file(model, place, path, settings)
         yield from _arguments(model, place, settings)
 
 
@@ -203,10 +205,5 @@ def _speculation(given: object) -> Iterator[str]:
 
 
 def _settings(path: Path) -> dict[str, Any] | None:
-    import yaml
-
-    try:
-        content = yaml.load(read_limited(path, _LARGEST) or b"", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError):
-        return None
-    return content if isinstance(content, dict) and isinstance(content.get("model"), str) else None
+    content = yaml_object(path, _LARGEST)
+    return content if content is not None and isinstance(content.get("model"), str) else None

@@ -19,6 +19,7 @@ _MODES: Final = (
     *("MEDUSA", "REDRAFTER", "LOOKAHEAD", "EAGLE"),
 )
 _LOOKAHEAD: Final = ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")
+_ENGINES: Final = ("gpt_model_path", "encoder_model_path")
 _REQUIRED: Final = ("input_lengths", "request_output_len")
 
 
@@ -161,6 +162,15 @@ BUILT = advice(
     + '\n--- 1/config.json\n{"version": "0.14.0", "build_config": {"max_batch_size": 4}}',
     _SOURCE,
 )
+RELATIVE = advice(
+    "trtllm-engine-path-relative",
+    "The path of an engine is not absolute.",
+    "It is looked for below the directory that the server was started in (/opt/tritonserver in NVIDIA's images), not "
+    "beside the config.",
+    _example(_TYPE_GIVEN + _INPUTS + _parameter("gpt_model_path", "engines/llm")),
+    "triton-inference-server/tensorrtllm_backend#727",
+    evidence=Evidence.REPORTED,
+)
 VERSION = load(
     "trtllm-engine-version",
     "The engine was built by another TensorRT-LLM than the release's.",
@@ -170,7 +180,7 @@ VERSION = load(
     _SOURCE,
     evidence=Evidence.READ,
 )
-RULES = (*(TYPE, ENGINE, WORKER, VALUE, UNKNOWN, LOOKAHEAD, INPUTS, STREAMING, BUILT, VERSION),)
+RULES = (*(TYPE, ENGINE, WORKER, VALUE, UNKNOWN, LOOKAHEAD, INPUTS, STREAMING, BUILT, RELATIVE, VERSION),)
 
 
 def in_flight_batcher(model: Model) -> Iterator[Finding]:
@@ -186,13 +196,14 @@ def in_flight_batcher(model: Model) -> Iterator[Finding]:
             says = "Cannot find parameter with name: gpt_model_type"
         text = f"gpt_model_type is `{given['gpt_model_type']}`" if "gpt_model_type" in given else "no gpt_model_type"
         yield model.find(TYPE, text, "parameters", "gpt_model_type", says=start + says, hint="inflight_fused_batching")
-    if not given.get("gpt_model_path") and not given.get("encoder_model_path"):
+    if not any(given.get(key) for key in _ENGINES):
         yield model.find(
             ENGINE,
             "neither gpt_model_path nor encoder_model_path is given",
             "parameters",
             says=f"{start}Both encoder and decoder model paths are empty",
         )
+    yield from _relative(model, given)
     if "worker_path" in given:
         yield model.find(
             WORKER,
@@ -214,6 +225,15 @@ def in_flight_batcher(model: Model) -> Iterator[Finding]:
     if not config.model_transaction_policy.decoupled:
         yield model.find(STREAMING, "not decoupled: streaming requests fail", "model_transaction_policy")
     yield from _built(model, given)
+
+
+def _relative(model: Model, given: Mapping[str, str]) -> Iterator[Finding]:
+    """Paths of engines that are not absolute; those of a template are filled in later."""
+    for key in _ENGINES:
+        text = given.get(key, "")
+        if text and "${" not in text and not Path(text).is_absolute():
+            said = f"{key} is `{text}`, below the directory the server was started in"
+            yield model.find(RELATIVE, said, "parameters", key, hint="the absolute path on the server")
 
 
 def _built(model: Model, given: Mapping[str, str]) -> Iterator[Finding]:

@@ -11,10 +11,11 @@ from tooling.check.files import is_file, json_object
 from tooling.check.finding import Evidence, Finding, Place
 from tooling.check.model import Model
 from tooling.check.rules.kinds import load
+from tooling.check.rules.llm_files import arguments_file, elsewhere, twice
 from tooling.check.rules.vllm_arguments import arguments_of_engine, devices, parameters
 from tooling.check.sizes import type_name
 
-_FILE: Final = "model.json"
+_FILE, _ADAPTERS = "model.json", "multi_lora.json"
 _UTILIZATION: Final = "gpu_memory_utilization"
 _FLAGS: Final = (
     *("stream", "exclude_input_in_output", "return_finish_reason", "return_cumulative_logprob", "return_logprobs"),
@@ -131,7 +132,7 @@ def vllm(model: Model) -> Iterator[Finding]:
             )
             continue
         arguments = json_object(folder / _FILE)
-        if arguments is None or not isinstance(arguments.get("model"), str):
+        if arguments is None or not isinstance(arguments.get("model"), str) or not arguments["model"]:
             yield model.find(BROKEN, f"{_FILE} is no JSON object with `model`", place=place)
             continue
         yield from _check(model, folder, place, arguments)
@@ -173,6 +174,7 @@ def _tensors(model: Model) -> Iterator[Finding]:
 
 
 def _check(model: Model, folder: Path, place: Place, arguments: Mapping[str, Any]) -> Iterator[Finding]:
+    yield from arguments_file(model, place, folder / _FILE, arguments)
     yield from arguments_of_engine(model, place, arguments)
     parallel = [arguments.get(key, 1) for key in ("tensor_parallel_size", "pipeline_parallel_size")]
     wide = math.prod(count for count in parallel if isinstance(count, int) and count > 0)
@@ -188,13 +190,25 @@ def _check(model: Model, folder: Path, place: Place, arguments: Mapping[str, Any
             "multi-GPU models",
             hint="instance_group [{ count: 1 kind: KIND_MODEL }]",
         )
-    if str(arguments.get("enable_lora", "")).lower() == "true" and not is_file(folder / "multi_lora.json"):
+    if str(arguments.get("enable_lora", "")).lower() == "true":
+        yield from _adapters(model, folder, place)
+
+
+def _adapters(model: Model, folder: Path, place: Place) -> Iterator[Finding]:
+    """The adapters of LoRA, which are named by paths too."""
+    path = folder / _ADAPTERS
+    if not is_file(path):
         yield model.find(
             LORA,
-            "enable_lora without multi_lora.json",
+            f"enable_lora without {_ADAPTERS}",
             place=place,
-            says=f"Triton backend cannot find {folder}/multi_lora.json.",
+            says=f"Triton backend cannot find {path}.",
         )
+    place = Place(model.shown_path(path))
+    yield from twice(model, place, path)
+    for name, text in (json_object(path) or {}).items():
+        if isinstance(text, str) and text:
+            yield from elsewhere(model, place, folder, name, text)
 
 
 def memory(models: Mapping[str, Model]) -> Iterator[Finding]:
