@@ -11,7 +11,8 @@ from typing import Any, Final
 from export.manifest import ExportManifest, read_manifest
 from export.model_file import model_digest
 from tooling.errors import UsageError
-from tooling.repository import locate_model, publish, staging
+from tooling.repository import locate_model
+from tooling.staging import publish, staging
 
 CACHE_VARIABLE: Final = "TRITUNE_EXPORT_CACHE"
 _LIMIT_BYTES: Final = 20_000_000_000

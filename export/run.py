@@ -18,7 +18,8 @@ from export.source import open_source
 from tooling.console import Console
 from tooling.errors import UsageError
 from tooling.releases import current_release, release_named
-from tooling.repository import check_model_name, locate_model, publish, staging, write_atomic, writing
+from tooling.repository import check_model_name, locate_model, write_atomic, writing
+from tooling.staging import publish, staging
 
 _OURS: Final = frozenset({VERSION, TOKENIZER_DIR, PROCESSOR_DIR, LABELS_FILE, MANIFEST_FILE})
 

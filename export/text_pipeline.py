@@ -27,15 +27,14 @@ from tooling.repository import (
     config_path,
     guard_overwrite,
     locate_model,
-    publish,
     read_config,
     read_text,
-    staging,
     write_atomic,
     writing,
 )
 from tooling.signature.onnx_file import read_onnx
 from tooling.signature.spec import ModelSignature, TensorSpec
+from tooling.staging import publish, staging
 
 if TYPE_CHECKING:
     from tooling.config.proto import ModelConfig

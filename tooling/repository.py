@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import tempfile
 import uuid
@@ -62,16 +61,20 @@ def read_config(model_dir: Path, hardware: str | None = None) -> ModelConfig:
     return parse(read_text(path, hint=f"write one with `tritune gen-config {shlex.quote(str(model_dir))}`"), str(path))
 
 
+def is_there(path: Path) -> bool:
+    """Whether something stands there: nothing does under a name that no file can have, or where nobody may look."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def _require_regular(path: Path) -> None:
     """Raise UsageError for a device, a pipe or a directory: reading may never end, and renaming over it destroys it.
 
     What cannot even be looked at is left to the reading or writing, which tells why.
     """
-    try:
-        odd = path.exists() and not path.is_file()
-    except OSError:
-        return
-    if odd:
+    if is_there(path) and not path.is_file():
         raise UsageError(
             "not a regular file",
             where=path,
@@ -262,6 +265,20 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def alone_in(directory: Path) -> Iterator[None]:
+    """Let one command at a time read, change and write the files of a directory; others wait, where the file system
+    knows such locks."""
+    import fcntl
+
+    with ExitStack() as clean_up:
+        with suppress(OSError):  # not there yet, or not to be locked
+            handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            clean_up.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
 def write_atomic(path: Path, data: bytes | str) -> None:
     """Write a whole file or nothing: beside it first, synced, then renamed over it; a symlink is replaced.
 
@@ -278,16 +295,24 @@ def write_all(files: Mapping[Path, bytes | str]) -> None:
             _require_regular(path)
             beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
             with writing(path):
-                clean_up.enter_context(_directory(path.parent))
+                clean_up.enter_context(directory_for(path.parent))
                 clean_up.callback(_remove, beside)
-                with beside.open("xb") as file:
-                    file.write(encode(data) if isinstance(data, str) else data)
-                    file.flush()
-                    os.fsync(file.fileno())
+                _write_synced(beside, data)
             finished[path] = beside
         for path, beside in finished.items():
             with writing(path):
-                beside.replace(path)
+                try:
+                    beside.replace(path)
+                except FileNotFoundError:  # its directory gave way to another one meanwhile (tooling.staging)
+                    _write_synced(beside, files[path])
+                    beside.replace(path)
+
+
+def _write_synced(path: Path, data: bytes | str) -> None:
+    with path.open("xb") as file:
+        file.write(encode(data) if isinstance(data, str) else data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _remove(path: Path) -> None:
@@ -301,7 +326,7 @@ def encode(text: str) -> bytes:
 
 
 @contextmanager
-def _directory(path: Path) -> Iterator[None]:
+def directory_for(path: Path) -> Iterator[None]:
     """Make a directory and its parents for the block; those made that are empty behind it are taken away again."""
     made = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
@@ -316,51 +341,15 @@ def _directory(path: Path) -> Iterator[None]:
 def require_writable(path: Path) -> None:
     """Raise UsageError unless `write_atomic` could write this file: asked before work whose result goes there."""
     _require_regular(path)
-    with writing(path), _directory(path.parent):
-        _require_room(path.parent)
+    with writing(path), directory_for(path.parent):
+        require_room(path.parent)
 
 
-def _require_room(directory: Path) -> None:
+def require_room(directory: Path) -> None:
     """Raise OSError where not even a page may be written; an empty file may be made on a full disk too."""
     with tempfile.TemporaryFile(dir=directory) as file:
         file.write(bytes(4096))
         file.flush()
-
-
-@contextmanager
-def staging(target: Path) -> Iterator[Path]:
-    """A fresh directory beside `target` to fill and then `publish`; whatever is left of it is removed on the way out.
-
-    Raises UsageError when it cannot be made, or when the disk is full.
-    """
-    staged = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
-    with ExitStack() as stack:
-        with writing(target):
-            stack.enter_context(_directory(target.parent))
-            staged.mkdir()
-            stack.callback(shutil.rmtree, staged, ignore_errors=True)
-            _require_room(staged)
-        yield staged
-
-
-def publish(staged: Path, target: Path) -> None:
-    """Put the finished directory `staged` in the place of `target`; what stood there is kept until the new one is.
-
-    Both must be on one file system (see `staging`). Raises UsageError when it cannot be done; `target` stays as it was.
-    """
-    old = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.old")
-    with writing(target):
-        replaced = target.exists()
-        if replaced:
-            target.rename(old)
-        try:
-            staged.rename(target)
-        except OSError:
-            if replaced:
-                old.rename(target)
-            raise
-    if replaced:
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def usable_cores() -> int:

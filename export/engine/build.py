@@ -17,10 +17,11 @@ from export.engine.request import EngineRequest, check_request, overflow_warning
 from export.engine.trtexec import container_command, local_command, written_shapes
 from tooling.console import Console
 from tooling.errors import ExternalError, MissingError
-from tooling.repository import staging, write_atomic, writing
+from tooling.repository import write_atomic, writing
 from tooling.signature.plan_manifest import PlanManifest, PlanRange, PlanTensor
 from tooling.signature.spec import Profile, TensorSpec
 from tooling.signature.tensorrt_plan import manifest_path, plan_version
+from tooling.staging import staging
 
 Builder = Literal["container", "trtexec", "python"]
 _LOG_LINES: Final = 12

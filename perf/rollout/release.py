@@ -16,8 +16,9 @@ from perf.client.split import Split
 from perf.rollout.ledger import Entry, Ledger, beside
 from tooling.errors import ExternalError, Refused, TrituneError, UsageError
 from tooling.pbtxt.editor import edit
-from tooling.repository import CONFIG_FILE, config_path, publish, read_text, staging, write_atomic, writing
+from tooling.repository import CONFIG_FILE, config_path, read_text, write_atomic, writing
 from tooling.server.running import RunningServer
+from tooling.staging import publish, staging
 
 if TYPE_CHECKING:
     from tooling.config.proto import ModelConfig

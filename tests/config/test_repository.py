@@ -21,13 +21,12 @@ from tooling.repository import (
     guard_overwrite,
     hardware_name,
     locate_model,
-    publish,
     read_config,
     require_writable,
-    staging,
     write_all,
     write_atomic,
 )
+from tooling.staging import publish, staging
 
 CONFIG = render(pb().ModelConfig(name="m", max_batch_size=8))
 
@@ -251,7 +250,8 @@ def test_several_files_are_written_or_none(tmp_path: Path, monkeypatch: pytest.M
 def test_a_disk_without_room_is_told_before_the_work(tmp_path: Path) -> None:
     """An empty file may be made on a full disk too."""
     code = (
-        "import resource, pathlib, sys; from tooling.repository import require_writable, staging\n"
+        "import resource, pathlib, sys\n"
+        "from tooling.repository import require_writable; from tooling.staging import staging\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
         "for use in (require_writable, lambda path: staging(path).__enter__()):\n"
         "    try: use(pathlib.Path(sys.argv[1]) / 'x')\n"
