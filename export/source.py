@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tooling.errors import MissingError, Problem, UsageError, install_extra, suggest
+from tooling.repository import is_there
 
 MODULES_FILE: Final = "modules.json"
 WEIGHTS_FILE: Final = "model.safetensors"
@@ -206,7 +207,7 @@ def _locate(source: Path | str, *, code: bool) -> tuple[Path, str | None]:
 
 def require_source(source: str, base: Path) -> None:
     """Raise UsageError for what is not there, seen from `base`, is not bundled and is no name of a model on the hub."""
-    if not (base / source).exists() and source != BUNDLED and not _HUB_ID.fullmatch(source):
+    if not is_there(base / source) and source != BUNDLED and not _HUB_ID.fullmatch(source):
         raise _no_source(source)
 
 

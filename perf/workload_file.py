@@ -35,6 +35,26 @@ def read_workload(path: Path) -> Workload:
 
     Raises UsageError with every problem of the file.
     """
+    data = read_keys(path)
+    if isinstance(data.get("texts"), str):
+        data["texts"] = spaced(read_texts(path.parent / data["texts"]), MOST_TEXTS)
+    return validated(Workload, data, path)
+
+
+def require_workload(path: Path) -> None:
+    """Raise UsageError, as `read_workload` does, but without a look into the file of texts: it must be there."""
+    data = read_keys(path)
+    texts = data.get("texts")
+    validated(Workload, {**data, "texts": ["a"]} if isinstance(texts, str) else data, path)
+    if isinstance(texts, str) and not (path.parent / texts).exists():
+        expected = f"a path from {path.parent}"
+        raise UsageError(
+            "there is no such file or directory", where=f"{path}: texts", got=f"`{texts}`", expected=expected
+        )
+
+
+def read_keys(path: Path) -> dict[str, Any]:
+    """The keys of a workload's file as they stand there. Raises UsageError for what is no mapping in YAML."""
     try:
         data = yaml.load(_decoded(path), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:
@@ -44,9 +64,7 @@ def read_workload(path: Path) -> Workload:
     if not isinstance(data, dict):
         expected = "keys such as `concurrency: 8`"
         raise UsageError("not a workload", where=path, got=type(data).__name__, expected=expected)
-    if isinstance(data.get("texts"), str):
-        data["texts"] = spaced(read_texts(path.parent / data["texts"]), MOST_TEXTS)
-    return validated(Workload, data, path)
+    return data
 
 
 def workload_text(workload: Workload, comments: Iterable[str], texts: str | None = None) -> str:

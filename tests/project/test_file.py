@@ -22,6 +22,7 @@ SCHEMA = ROOT / "docs" / "tritune.schema.json"
 def problems(tmp_path: Path, text: str) -> list[str]:
     file = tmp_path / "tritune.yaml"
     file.write_text(text)
+    (tmp_path / "model_repository" / "m").mkdir(parents=True, exist_ok=True)
     with pytest.raises(UsageError) as caught:
         build.read(file)
     return [f"{str(p).replace(str(tmp_path), '.')}{f' | {p.hint}' if p.hint else ''}" for p in caught.value.problems]
@@ -103,10 +104,126 @@ models:
         ("models: {m: {owner: ''}}", "`models.m.owner`: expected at least 1 letter"),
         ("models: {m: {}}\nowner: x\nchek: {}", "did you mean `check`?"),
         ("models: {m: {config: {owner: x}}}", "unknown key `owner` | it is a key of `models.m`"),
+        ("models: {n: {}}", "./tritune.yaml:1:10: `models.n`: it is not in the repository"),
+        ("models: {m: {ensemble: 'm,m'}}", "an ensemble of itself (got `m`)"),
+        ("models: {m: {config: {speculate: draft}}}", "there is no such file or directory (got `draft`"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, told: str) -> None:
     assert any(told in problem for problem in problems(tmp_path, text)), problems(tmp_path, text)
+
+
+NAMED = """
+models:
+  here: {config: {max_batch_size: 4}, tune: false}
+  gone: {tune: false}
+  text: {source: hf, export: {pipeline: text}, tune: false}
+  review: {ensemble: 'here,her', tune: false}
+  alone: {ensemble: aut, tune: false}
+  graph: {ensemble: graph.yaml, tune: false}
+  odd: {ensemble: odd.yaml, tune: false}
+  one: {ensemble: 'here,two', tune: false}
+  two: {ensemble: 'one,text_tokenizer,text_model_16', tune: false}
+  text_model: {tune: {also: [precision=fp16, elsewhere, model_repository/later, instances=2]}}
+  chat:
+    llm: hf
+    config: {low_latency: here, speculate: 'draft:4'}
+    tune: {speculate: 'ngram:4'}
+  load: {source: hf, workload: load.yaml, tune: false}
+check: {config_name: cpu}
+deploy:
+  compose: {sweep: revew, config_name: gpu-x1, output: model_repository/deploy}
+  kubernetes: {rate: 200, output: ./model_repository/deploy, config_name: ../x}
+"""
+FILES = {
+    "hf/config.json": "{}",
+    "graph.yaml": "steps: [here, {model: score}]\n",
+    "odd.yaml": "steps: [{model: 3}]\nstep: 1\n",
+    "load.yaml": "concurency: 8\ntexts: none.txt\n",
+    "model_repository/here/config.pbtxt": "",
+    "model_repository/here/configs/gpu-x2.pbtxt": "",
+    "model_repository/plain/1/model.onnx": "",
+}
+EXPECTED = """
+./tritune.yaml:3:3: `models.gone`: it is not in the repository, and nothing says what it is made from\
+ (expected a directory model_repository/gone, or one of the keys source, llm, ensemble)
+./tritune.yaml:4:3: `models.text`: a model `text_model` is made for it, which is in the file too\
+ | leave one of them out, or give it another name
+./tritune.yaml:5:12: `models.review.ensemble`: no such model\
+ (got `her`; expected a model of the file, or one with a config.pbtxt in model_repository) | did you mean `here`?
+./tritune.yaml:6:11: `models.alone.ensemble`: an ensemble joins several models\
+ (got `aut`; expected their names with commas between, `auto`, or a graph file such as graph.yaml)\
+ | did you mean `auto`?
+./tritune.yaml:7:11: `models.graph.ensemble`: no such model\
+ (got `score`; expected a model of the file, or one with a config.pbtxt in model_repository)
+./tritune.yaml:8:9: `models.odd.ensemble`: odd.yaml: step 0: names no model (expected `model: NAME`)
+./tritune.yaml:8:9: `models.odd.ensemble`: odd.yaml: unknown key `step`\
+ (expected steps, outputs, max_batch_size) | did you mean `steps`?
+./tritune.yaml:9:9: `models.one.ensemble`: ensembles that are made of each other (got `one`, `two`)
+./tritune.yaml:11:23: `models.text_model.tune.also`: there is no such file or directory\
+ (got `elsewhere`; expected a path from .)
+./tritune.yaml:12:3: `models.chat`: a model `here` is made for it, which is in the file too\
+ | leave one of them out, or give it another name
+./tritune.yaml:14:33: `models.chat.config.speculate`: there is no such file or directory\
+ (got `draft`; expected a path from .)
+./tritune.yaml:16:22: `models.load.workload`: ./load.yaml: `concurency`: Extra inputs are not permitted\
+ (got 8) | did you mean `concurrency`?
+./tritune.yaml:17:9: `check.config_name`: no model has a config of this name\
+ (got `cpu`; expected a file model_repository/NAME/configs/cpu.pbtxt)
+./tritune.yaml:19:13: `deploy.compose.sweep`: no such model\
+ (got `revew`; expected a model of the file, or one in model_repository) | did you mean `review`?
+./tritune.yaml:19:27: `deploy.compose.config_name`: no model has a config of this name\
+ (got `gpu-x1`; expected a file model_repository/NAME/configs/gpu-x1.pbtxt) | did you mean `gpu-x2`?
+./tritune.yaml:19:48: `deploy.compose.output`: the files would stand in the model repository, where Triton takes\
+ every directory for a model (got ./model_repository/deploy; expected a directory beside ./model_repository)
+./tritune.yaml:20:16: `deploy.kubernetes.rate`: what a server carries is known where one model is tuned\
+ (got 2 of them) | say with `replicas` how many servers there are, and leave `rate` out
+./tritune.yaml:20:27: `deploy.kubernetes.output`: the files of the other deployment go there too\
+ (got `./model_repository/deploy`; expected a directory for each)
+./tritune.yaml:20:27: `deploy.kubernetes.output`: the files would stand in the model repository, where Triton takes\
+ every directory for a model (got ./model_repository/deploy; expected a directory beside ./model_repository)
+./tritune.yaml:20:62: `deploy.kubernetes.config_name`: not a usable hardware name (got `../x`; expected ASCII letters,\
+ digits, `_`, `-` and single `.`, starting with a letter, a digit or `_`) | for example `x`
+"""
+
+
+def test_every_name_must_stand_for_something_and_for_one_thing(tmp_path: Path) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert problems(tmp_path, NAMED.lstrip()) == EXPECTED.strip().splitlines()
+    assert build.read(tmp_path / "tritune.yaml", files=False).models["review"].ensemble == "here,her"
+
+
+def test_names_of_what_a_build_makes_are_right(tmp_path: Path) -> None:
+    """A config of this machine's hardware is written by the tuning, models beside a text pipeline by its export."""
+    from tooling.repository import cpu_name
+
+    file = tmp_path / "tritune.yaml"
+    (tmp_path / "hf").mkdir()
+    file.write_text(
+        "models:\n"
+        "  text: {source: hf, export: {pipeline: text}}\n"
+        "  both: {ensemble: 'text_tokenizer, text_model', tune: false}\n"
+        "  more: {ensemble: 'both,text', tune: false}\n"
+        "  chat: {llm: hf, config: {low_latency: quick}, tune: false}\n"
+        f"check: {{config_name: {cpu_name()}}}\n"
+        "deploy: {compose: {sweep: text_model}, kubernetes: {rate: 10}}\n"
+    )
+    assert list(build.read(file).models) == ["text", "both", "more", "chat"]
+
+
+def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+    long = "x" * 5000
+    for text in (
+        f"models: {{m: {{source: ./{long}}}}}",
+        f"models: {{{long}: {{}}}}",
+        f"models: {{m: {{ensemble: 'm,{long}'}}}}",
+        f"models: {{m: {{workload: {long}.yaml}}}}",
+        f"repository: {long}\nmodels: {{m: {{}}}}",
+        f"models: {{m: {{tune: {{also: [{long}]}}}}}}",
+    ):
+        assert problems(tmp_path, text), text[:40]
 
 
 WRONG = {
@@ -256,6 +373,7 @@ def test_the_schema_refuses_what_is_out_of_range_and_takes_what_is_not(tmp_path:
     for section, key, value in numbers:
         data = yaml.safe_load(in_section(section, f"{key}: {value}"))
         assert ((section, key, value) in known) != bool(list(validator.iter_errors(data))), (section, key, value)
+    (tmp_path / "model_repository" / "m").mkdir(parents=True)
     for section, entry in RIGHT:
         file = tmp_path / "tritune.yaml"
         file.write_text(in_section(section, entry))
@@ -330,6 +448,8 @@ def test_what_may_be_left_out(tmp_path: Path) -> None:
     """A model without a word is one that is there; a tokenizer may be what an export makes."""
     file = tmp_path / "tritune.yaml"
     file.write_text("repository: r\nmodels: {a: , b: {tune: true, config: {tokenizer: r/b/tokenizer}}}\n")
+    for name in "ab":
+        (tmp_path / "r" / name).mkdir(parents=True)
     models = build.read(file).models
     assert (models["a"].origin, models["b"].tune) == ("", True)
 

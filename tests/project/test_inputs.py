@@ -30,7 +30,7 @@ models:
     tune: {budget: 20s}
 deploy:
   compose: {gpus: none}
-  kubernetes: {rate: 200}
+  kubernetes: {replicas: 2}
 """
 FILES = {
     "hf/config.json": "{}",
@@ -72,7 +72,7 @@ EDITS: dict[str, tuple[str, str, set[str]]] = {
     "limits": ("p99<100ms", "p99<50ms", {"text tune"}),
     "a budget": ("budget: 20s", "budget: 30s", {"plain tune"}),
     "the owner": ("owner: search", "owner: ads", {*TUNES, *DEPLOYS}),
-    "where it is deployed": ("rate: 200", "rate: 300", {"deploy kubernetes"}),
+    "where it is deployed": ("replicas: 2", "replicas: 3", {"deploy kubernetes"}),
     "the release": ('"24.10"', '"25.01"', ALL - TUNES),
 }
 LIBRARIES: dict[str, set[str]] = {
@@ -84,23 +84,27 @@ LIBRARIES: dict[str, set[str]] = {
 }
 
 
-@pytest.fixture
-def again(tmp_path: Path) -> Callable[..., set[str]]:
-    """The steps that must be done again after a change to what all of them were done from."""
-    for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    (tmp_path / "tritune.yaml").write_text(PROJECT)
-    lock = Lock(tmp_path / "tritune.lock", "cpu-2")
+def planner(root: Path, project: str, files: dict[str, str]) -> Callable[..., set[str]]:
+    """Writes a project; the steps that must be done again after a change to what all of them were done from."""
+    for name, text in {**files, "tritune.yaml": project}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    lock = Lock(root / "tritune.lock", "cpu-2")
 
     def planned(hardware: str = "cpu-2") -> set[str]:
-        steps = steps_of(read(tmp_path / "tritune.yaml"), tmp_path, all_commands(), hardware)
-        digests = Digests(tmp_path, tmp_path / "stamps.json")
+        steps = steps_of(read(root / "tritune.yaml"), root, all_commands(), hardware)
+        digests = Digests(root, root / "stamps.json")
         found = plan.plan(steps, lock, digests, hardware)
         for step in steps if not lock.steps else ():
             lock.steps[step.name] = Done(plan.facts_of(step, digests, hardware), {})
         return {one.step.name for one in found if one.must_run}
 
+    return planned
+
+
+@pytest.fixture
+def again(tmp_path: Path) -> Callable[..., set[str]]:
+    planned = planner(tmp_path, PROJECT, FILES)
     assert planned() == ALL
     assert planned() == set()
     return planned
@@ -131,3 +135,55 @@ def test_a_library(library: str, again: Callable[..., set[str]], monkeypatch: py
 def test_the_hardware(again: Callable[..., set[str]]) -> None:
     """What was measured, and what takes the configs that are named after it."""
     assert again("cpu-64") == {*TUNES, "check tuned", *DEPLOYS}
+
+
+JOINED = """models:
+  outer: {ensemble: 'inner,c', tune: false}
+  inner: {ensemble: 'a,b', tune: false}
+  all: {ensemble: auto, tune: false}
+  a: {tune: {also: [form]}}
+  b: {tune: false}
+  c: {tune: false}
+  chat: {llm: hf, config: {speculate: 'draft:4'}, tune: false}
+"""
+PARTS = {
+    **{f"model_repository/{name}/config.pbtxt": "max_batch_size: 4" for name in "abc"},
+    "model_repository/a/1/model.onnx": "graph",
+    "form/config.pbtxt": "max_batch_size: 4",
+    "hf/config.json": "{}",
+    "draft/config.json": "{}",
+}
+
+
+def test_ensembles_follow_from_the_configs_that_they_join(tmp_path: Path) -> None:
+    """And each comes after those that it joins, in whatever order they stand in the file."""
+    planned = planner(tmp_path, JOINED, PARTS)
+    assert {"inner config", "outer config", "all config"} < planned()
+    steps = {step.name: step for step in steps_of(read(tmp_path / "tritune.yaml"), tmp_path, all_commands(), "cpu-2")}
+    assert list(steps).index("inner config") < list(steps).index("outer config")
+    assert "inner config" in steps["outer config"].after
+    for change, expected in {
+        "a/config.pbtxt": {"inner config", "all config", "check", "a tune", "check tuned"},
+        "a/1/model.onnx": {"a config", "check", "a tune", "check tuned"},
+        "c/config.pbtxt": {"outer config", "all config", "check", "check tuned"},
+        "inner/config.pbtxt": {"outer config", "check", "check tuned"},
+        "outer/config.pbtxt": {"check", "check tuned"},
+    }.items():
+        path = tmp_path / "model_repository" / change
+        before = path.read_bytes() if path.exists() else b""
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("max_batch_size: 2")
+        assert planned() == expected, change
+        if before:
+            path.write_bytes(before)
+        else:
+            path.unlink()
+    assert planned() == set()
+
+
+@pytest.mark.parametrize(("name", "expected"), [("form/config.pbtxt", "a tune"), ("draft/config.json", "chat config")])
+def test_a_directory_that_a_word_names(tmp_path: Path, name: str, expected: str) -> None:
+    planned = planner(tmp_path, JOINED, PARTS)
+    planned()
+    (tmp_path / name).write_text("another")
+    assert planned() == {expected}

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from tooling.signature.spec import ModelSignature
 
 _TEMPLATE_BATCH = 8
-_GRAPH_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +143,16 @@ def from_models(model_dir: Path, what: str) -> Source:
 
     `what` is a graph file, the models' names with commas between, or `auto` for all models beside it.
     """
-    from tooling.config.ensemble import build_ensemble, infer_graph, parse_graph
+    from tooling.config.ensemble import build_ensemble, infer_graph, is_graph_file, models_named, parse_graph
     from tooling.config.yaml_file import read_yaml
     from tooling.repository import absolute
 
     model_dir = absolute(model_dir)
-    if what.endswith(_GRAPH_SUFFIXES):
+    if is_graph_file(what):
         graph = parse_graph(read_yaml(Path(what)), what)
         models = _configs(model_dir, [step.model for step in graph.steps])
     else:
-        names = [] if what == "auto" else [name.strip() for name in what.split(",")]
+        names = list(models_named(what))
         models = _configs(model_dir, names or None)
         graph = infer_graph(models, names)
     files = {} if any(_versions(model_dir)) else {model_dir / "1" / ".gitkeep": b""}  # Git drops empty directories

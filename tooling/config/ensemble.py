@@ -12,6 +12,7 @@ from tooling.errors import Problem, UsageError, suggest
 
 _GRAPH_KEYS: Final = ("steps", "outputs", "max_batch_size")
 _STEP_KEYS: Final = ("model", "inputs", "outputs")
+_GRAPH_SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,16 @@ class Graph:
     steps: tuple[Step, ...]
     outputs: tuple[str, ...] = ()
     max_batch_size: int | None = None
+
+
+def is_graph_file(words: str) -> bool:
+    """Whether the words that say what an ensemble joins name a graph file, by their end."""
+    return words.endswith(_GRAPH_SUFFIXES)
+
+
+def models_named(words: str) -> tuple[str, ...]:
+    """The models of `A,B`; none for `auto`, which stands for all."""
+    return () if words == "auto" else tuple(name.strip() for name in words.split(","))
 
 
 def parse_graph(data: Mapping[str, Any], where: str) -> Graph:

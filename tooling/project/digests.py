@@ -73,7 +73,8 @@ def files_of(root: Path, tree: Tree) -> Iterator[Path]:
         return
     for folder, folders, names in os.walk(top):
         folders[:] = sorted(name for name in folders if not _left_out(name, tree))
-        yield from (Path(folder, name) for name in sorted(names) if not _left_out(name, tree))
+        files = (name for name in sorted(names) if tree.only in ("", name))
+        yield from (Path(folder, name) for name in files if not _left_out(name, tree))
 
 
 def _left_out(name: str, tree: Tree) -> bool:

@@ -24,9 +24,11 @@ from pydantic import (
 )
 
 from tooling.errors import Problem, UsageError
-from tooling.project.problems import Found, Wrong, contradictions, found_in, told
+from tooling.project.names import Surroundings, wrong_names
+from tooling.project.problems import ORIGINS, Found, Wrong, contradictions, found_in, of_file, told
 from tooling.project.section import Section, existing, section_of
 from tooling.project.yaml_places import read_placed
+from tooling.repository import is_there
 
 FILE_NAME = "tritune.yaml"
 _FORMAT = 1
@@ -97,22 +99,38 @@ def _source(value: str, info: ValidationInfo) -> str:
 
 
 def _graph(value: str, info: ValidationInfo) -> str:
-    """A file of a graph must be there; names of models and `auto` are the step's to judge."""
-    return existing(value, info) if value.endswith((".yaml", ".yml", ".json")) else value
+    """A file of a graph must be there; names of models are looked up with all other names."""
+    from tooling.config.ensemble import is_graph_file
+
+    return existing(value, info) if is_graph_file(value) else value
+
+
+def _from_root(value: str, info: ValidationInfo) -> Path | None:
+    """A path of the file, seen from the project's directory; None where that is not asked."""
+    root = (info.context or {}).get("root")
+    return None if root is None else Path(root, value)
 
 
 def _directory(value: str, info: ValidationInfo) -> str:
-    root = (info.context or {}).get("root")
-    if root is not None and (root / value).exists() and not (root / value).is_dir():
+    path = _from_root(value, info)
+    if path and is_there(path) and not path.is_dir():
         raise Wrong.of([Problem("not a directory", got=value, expected="a model repository, there or to be made")])
     return value
 
 
 def _traffic(value: Any, info: ValidationInfo) -> Any:
     from perf.workload import Workload
+    from perf.workload_file import require_workload
 
     if isinstance(value, str) and value:
-        return existing(value, info)
+        existing(value, info)
+        path = _from_root(value, info)
+        try:
+            if path and is_there(path):
+                require_workload(path)
+        except UsageError as error:
+            raise Wrong.of(map(of_file, error.problems)) from None
+        return value
     if not isinstance(value, dict) or not value:
         raise ValueError("expected the name of a workload file, or its keys, such as `{concurrency: 8}`")
     found: list[Found] = []
@@ -204,7 +222,7 @@ class Model(_Strict):
     @property
     def origin(self) -> str:
         """Which of `source`, `llm` and `ensemble` it is made from; "" for a model that is there."""
-        return next((name for name in ("source", "llm", "ensemble") if getattr(self, name)), "")
+        return next((name for name in ORIGINS if getattr(self, name)), "")
 
 
 class Deploy(_Strict):
@@ -286,6 +304,10 @@ def read_project(path: Path, kind: type[Project], root: Path | None) -> Project:
         data["models"] = {name: {} if model is None else model for name, model in models.items()}
     repository = data.get("repository", kind.model_fields["repository"].default)
     found = list(contradictions(models))
+    if root is not None:
+        from tooling.repository import cpu_name
+
+        found += wrong_names(data, Surroundings(root, str(repository), cpu_name()), Model.model_fields)
     try:
         project = kind.model_validate(data, context={"root": root, "repository": str(repository)})
     except ValidationError as error:

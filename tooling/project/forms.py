@@ -66,3 +66,14 @@ def schema_of(kind: str, metavar: str) -> dict[str, Any]:
         return (form or _WORD).one() if kind == "word" else (form or _WORD).several()
     listed = {"type": "array", "items": form.one() if form else _ANY}
     return listed if kind == "many" else {"anyOf": [listed, {"type": "object", "additionalProperties": _ANY}]}
+
+
+def path_named(metavar: str, text: str) -> str | None:
+    """The file or directory that a word of an option names; None for a word that names none."""
+    if metavar == "FORM":
+        return None if "=" in text or text == "current" else text
+    if metavar.startswith("ngram"):
+        by, _, count = text.rpartition(":")
+        named = by if count.isdecimal() and by else text
+        return None if named == "ngram" else named
+    return None

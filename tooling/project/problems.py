@@ -14,6 +14,8 @@ from pydantic import BaseModel, ValidationError
 from tooling.errors import Problem, suggest
 from tooling.project.yaml_places import Loc, Places
 
+ORIGINS: Final = ("source", "llm", "ensemble")
+"""The keys that say what a model is made from: one of them, or none for a model that is there."""
 _LIMITS: Final = {
     "greater_than_equal": ("ge", "{} or more"),
     "greater_than": ("gt", "more than {}"),
@@ -42,6 +44,11 @@ class Wrong(ValueError):
     def of(cls, problems: Iterable[Problem]) -> Wrong:
         """Of the value itself."""
         return cls(Found((), problem) for problem in problems)
+
+
+def of_file(problem: Problem) -> Problem:
+    """A problem of another file that the project file names, to be told at the key that names it."""
+    return replace(problem, what=f"{problem.where}: {problem.what}" if problem.where else problem.what, where=None)
 
 
 def found_in(error: ValidationError, kind: type[BaseModel]) -> Iterator[Found]:
@@ -76,7 +83,7 @@ def _disagreeing(model: Mapping[Any, Any]) -> Iterator[Found]:
     def problem(key: str, what: str, hint: str) -> Found:
         return Found((key,), Problem(what, hint=hint), alone=True)
 
-    origins = [key for key in ("source", "llm", "ensemble") if model.get(key)]
+    origins = [key for key in ORIGINS if model.get(key)]
     if len(origins) > 1:
         yield problem(origins[1], f"`{origins[0]}` and `{origins[1]}` exclude each other", "keep one of them")
     if model.get("export") and "source" not in origins:

@@ -30,8 +30,9 @@ from pydantic import (
 from typer.models import OptionInfo
 
 from tooling.errors import Problem, UsageError
-from tooling.project.forms import schema_of
-from tooling.project.problems import Wrong
+from tooling.project.forms import path_named, schema_of
+from tooling.project.problems import Found, Wrong
+from tooling.repository import is_there
 
 _EXPECTED = {
     "word": "a word or a number",
@@ -119,12 +120,22 @@ def words_of(command: Callable[..., Any], values: Mapping[str, Any]) -> tuple[st
 
 
 def files_in(command: Callable[..., Any], values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The files that options name for the command to read."""
+    """The files and directories that options name for the command to read."""
     return tuple(
-        str(values[option.name])
+        path
         for option in options_of(command)
-        if option.kind == "path" and values.get(option.name) is not None
+        if values.get(option.name) is not None
+        for path in _paths(option, values[option.name])
     )
+
+
+def _paths(option: Option, value: Any) -> list[str]:
+    if option.kind == "path":
+        return [str(value)]
+    if option.kind not in ("word", "many"):
+        return []
+    named = (path_named(option.info.metavar or "", text) for text in _texts(option, value))
+    return [path for path in named if path]
 
 
 def _words(option: Option, value: Any) -> Iterator[str]:
@@ -169,12 +180,12 @@ def existing(value: str, info: ValidationInfo) -> str:
     validation names the project's `root` and its `repository`."""
     facts = info.context or {}
     root, repository = facts.get("root"), facts.get("repository")
-    if root is None or (root / value).exists() or (repository and (root / value).is_relative_to(root / repository)):
+    if root is None or is_there(root / value) or (repository and (root / value).is_relative_to(root / repository)):
         return value
     raise Wrong.of([Problem("there is no such file or directory", got=f"`{value}`", expected=f"a path from {root}")])
 
 
-def _checked(option: Option, value: Any) -> Any:
+def _checked(option: Option, value: Any, info: ValidationInfo) -> Any:
     """The value, if it is one for this option."""
     entries: list[Any]
     if option.kind == "pairs" and isinstance(value, dict):
@@ -196,4 +207,17 @@ def _checked(option: Option, value: Any) -> Any:
             problems += error.problems
     if problems:
         raise Wrong.of(problems)
+    _require_all(_paths(option, value), info)
     return value
+
+
+def _require_all(paths: Iterable[str], info: ValidationInfo) -> None:
+    """Raise Wrong with every path that should be there and is not."""
+    missing: list[Found] = []
+    for path in paths:
+        try:
+            existing(path, info)
+        except Wrong as error:
+            missing += error.found
+    if missing:
+        raise Wrong(missing)

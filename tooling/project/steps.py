@@ -6,12 +6,14 @@ A step is a command that a user could give in the project's directory, so a buil
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tooling.errors import UsageError
 from tooling.project.file import Model, Project
+from tooling.project.names import made_after, parts_of
 from tooling.project.section import Section, files_in, words_of
 
 SCRATCH: Final = ".tritune/"
@@ -28,12 +30,13 @@ _ENGINE_FILE: Final = "model.json"
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Files that a step follows from: one, or all in a directory but those named in `without`, and but hidden ones
-    unless these count."""
+    """Files that a step follows from: one, or all in a directory, with `only` those of that name, but those named in
+    `without`, and but hidden ones unless these count."""
 
     path: str
     without: tuple[str, ...] = ()
     hidden: bool = False
+    only: str = ""
 
     def __str__(self) -> str:
         return self.path
@@ -77,12 +80,18 @@ class _Maker:
 
     def all(self) -> Iterator[Step]:
         made: list[Step] = []
-        joined = {name: model for name, model in self.project.models.items() if model.origin == "ensemble"}
+        joined = {
+            name: self._joins(str(model.ensemble))
+            for name, model in self.project.models.items()
+            if model.origin == "ensemble"
+        }
         for name, model in self.project.models.items():
             if name not in joined:
                 made += self._model(name, model)
         before = tuple(step.name for step in made)
-        made += [self._config(name, model, before) for name, model in joined.items()]
+        for name in made_after(joined):
+            after = (*before, *(f"{part} config" for part in dict.fromkeys(joined[name]) if part in joined))
+            made.append(self._config(name, self.project.models[name], after, self._configs(joined[name], joined)))
         made.append(self._check("check", tuple(step.name for step in made), without=(TUNED,)))
         tunes = [self._tune(name, model) for name, model in self.project.models.items() if model.tune is not False]
         made += tunes
@@ -154,7 +163,7 @@ class _Maker:
             leaves=_left_by_export(model),
         )
 
-    def _config(self, name: str, model: Model, before: tuple[str, ...]) -> Step:
+    def _config(self, name: str, model: Model, before: tuple[str, ...], joined: tuple[Tree, ...] = ()) -> Step:
         repository, command = self.project.repository, self.commands["gen-config"]
         values = _values(model.config)
         inner = f"{name}_model" if _values(model.export).get("pipeline") else name
@@ -164,7 +173,7 @@ class _Maker:
             reads = [Tree(str(model.llm)), *reads[1:]]
         elif model.origin == "ensemble":
             graph = [Tree(str(model.ensemble))] if (self.root / str(model.ensemble)).is_file() else []
-            reads = [Tree(repository, (TUNED, name)), *graph, *reads[1:]]
+            reads = [*joined, *graph, *reads[1:]]
         return Step(
             f"{name} config",
             "config",
@@ -174,6 +183,19 @@ class _Maker:
             before,
             leaves=(TUNED, *([_ENGINE_FILE] if self._is_vllm(name, model) and model.tune is not False else [])),
         )
+
+    def _joins(self, ensemble: str) -> tuple[str, ...]:
+        """The models that an ensemble names; whatever is wrong with its graph is for the command to say."""
+        try:
+            return parts_of(ensemble, self.root)
+        except UsageError:
+            return ()
+
+    def _configs(self, parts: Sequence[str], ensembles: Collection[str]) -> tuple[Tree, ...]:
+        """What an ensemble is written from: the configs of its parts, or of all models but ensembles."""
+        repository = self.project.repository
+        named = tuple(Tree(f"{repository}/{part}/config.pbtxt") for part in dict.fromkeys(parts))
+        return named or (Tree(repository, (TUNED, *ensembles), only="config.pbtxt"),)
 
     def _check(self, name: str, before: tuple[str, ...], *options: str, without: tuple[str, ...] = ()) -> Step:
         repository, command = self.project.repository, self.commands["check"]
@@ -197,7 +219,7 @@ class _Maker:
             f"{name} tune",
             "tune",
             tuple(words),
-            (*self._parts(name, model), *files, *map(Tree, files_in(command, values))),
+            (*self._parts(name, model), *files, *(Tree(path, (TUNED,)) for path in files_in(command, values))),
             name,
             ("check",),
             libraries=("perf-analyzer",),
@@ -301,7 +323,6 @@ def _inline(name: str) -> str:
 def _texts_of(workload: Path) -> str | None:
     """The file of texts that a workload names; whatever is wrong with it is for the command to say."""
     from tooling.config.yaml_file import read_yaml
-    from tooling.errors import UsageError
 
     try:
         texts = read_yaml(workload).get("texts")
