@@ -295,28 +295,70 @@ def test_every_command_under_every_condition(name: str, condition: str, shelf: P
         assert done.out.replace("'", "") == before.out.replace("'", ""), told  # a path with blanks is quoted
 
 
-@pytest.mark.parametrize("name", [name for name, kind in COMMANDS.items() if kind in ("writes", "changes")])
-@pytest.mark.long
-def test_two_at_once(name: str, shelf: Path, usual: Any) -> None:
-    """One of them is done; the other one too, or it says why not. No file is half written or left beside its place."""
+def together(shelf: Path, *names: str) -> tuple[list[tuple[int, str]], set[str], dict[str, str]]:
+    """Run commands of the table at once: the exit code and the messages of each, the files they left, all configs."""
     desk = shelf.parent / "twice"
     shutil.copytree(shelf, desk)
     before = files_below(desk)
-    both = [
+    running = [
         subprocess.Popen(
             [*TRITUNE, *name.split()], cwd=desk, env=environment(desk), stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
-        for _ in range(2)
+        for name in names
     ]  # fmt: skip
-    told = [process.communicate(timeout=120) for process in both]
+    told = [process.communicate(timeout=120)[1] for process in running]
     left = files_below(desk) - before
+    configs = {str(path.relative_to(desk)): path.read_text() for path in desk.rglob("config.pbtxt")}
     shutil.rmtree(desk)
-    codes = sorted(process.returncode for process in both)
-    assert codes in ([0, 0], [0, 2]), told
     assert "Traceback" not in str(told)
-    assert codes == [0, 0] or "error: " in str(told)
+    done = [(process.returncode, text) for process, text in zip(running, told, strict=True)]
+    assert all(code in (0, 1) or "error: " in text for code, text in done), done
+    return done, left, configs
+
+
+@pytest.mark.parametrize("name", [name for name, kind in COMMANDS.items() if kind in ("writes", "changes")])
+@pytest.mark.long
+def test_two_at_once(name: str, shelf: Path, usual: Any) -> None:
+    """One of them is done; the other one too, or it says why not. No file is half written or left beside its place."""
+    done, left, _ = together(shelf, name, name)
+    assert sorted(code for code, _ in done) in ([0, 0], [0, 2]), done
     assert left == usual(name).left
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meanwhile"),
+    [
+        ("build", "check model_repository", {0, 1}),  # before there is a config too
+        ("build", "build --frozen", {0, 1}),
+        ("build", "gen-config model_repository/two", {0, 2}),
+        ("build", "deploy compose model_repository --gpus none --output deploy/compose", {0, 1, 2}),
+        ("gen-config models/one --output models/one/config.pbtxt --max-batch-size 2", "check models", {0}),
+        ("check fixable --fix", "check fixable", {0, 1}),
+    ],
+)
+@pytest.mark.long
+def test_one_beside_another(one: str, other: str, meanwhile: set[int], shelf: Path, usual: Any) -> None:
+    """What changes a repository is done whatever else looks at it or writes the same; that is done, or says why not."""
+    (first, second), left, _ = together(shelf, one, other)
+    assert first[0] == 0 or (first[0] == 2 and second[0] == 0), (first, second)
+    assert second[0] in meanwhile, second
+    assert left >= usual(one).left
+    assert not [name for name in left if Path(name).name.startswith(".") and "." in Path(name).name[1:]], left
+
+
+@pytest.mark.long
+def test_two_edits_at_once(shelf: Path) -> None:
+    """Each is in the file, or its command says that it is not."""
+    edits = {
+        "--max-batch-size 2": "max_batch_size: 2",
+        "--instances 3": "count: 3",
+        "--queue-size 9": "max_queue_size: 9",
+    }
+    done, _, configs = together(shelf, *(f"gen-config models/one {options}" for options in edits))
+    config = configs["models/one/config.pbtxt"]
+    assert [code == 0 for code, _ in done] == [text in config for text in edits.values()], (done, config)
+    assert any(code == 0 for code, _ in done)
 
 
 def test_the_table_has_every_command() -> None:

@@ -191,6 +191,32 @@ def test_edits_are_kept_unless_forced(relu, run_cli):
     assert origin(path.read_text()) == "generated"
 
 
+def test_an_edit_is_not_lost_to_another_one_of_the_same_moment(relu, run_cli, monkeypatch):
+    from tooling.cli import gen_config
+
+    config = relu / "config.pbtxt"
+    run_cli("gen-config", relu)
+    config.write_text(f"# mine\n{config.read_text()}")
+    real = gen_config.make_draft
+
+    def slow(*given, **named):
+        draft = real(*given, **named)
+        config.write_text(f"# theirs\n{config.read_text()}")
+        return draft
+
+    monkeypatch.setattr(gen_config, "make_draft", slow)
+    refused = run_cli("gen-config", relu, "--max-batch-size", "2")
+    assert (refused.code, refused.out) == (2, "")
+    assert f"error: {config}: it was changed while this command ran\nhint: run the command again" in refused.err
+    assert config.read_text().startswith("# theirs\n# mine\n") and "max_batch_size: 8" in config.read_text()
+
+
+def test_no_device_is_read(relu, run_cli):
+    for mode in ((), ("--diff",), ("--check",)):
+        refused = run_cli("gen-config", relu, "--output", "/dev/zero", "--force", *mode)
+        assert (refused.code, refused.out) == (2, "") and "not a regular file" in refused.err
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

@@ -15,7 +15,7 @@ from tooling.errors import UsageError
 from tooling.pbtxt.editor import edit
 from tooling.pbtxt.message import load
 from tooling.pbtxt.paths import apply
-from tooling.repository import write_atomic
+from tooling.repository import alone_in, write_atomic
 
 _ROUNDS: Final = 50
 """Each takes the first finding of every file away, so a file that needs more does not exist."""
@@ -57,13 +57,14 @@ def _key(finding: Finding) -> tuple[str, str, str]:
 
 def _write(path: Path, finding: Finding) -> bool:
     """Change one file; False when its text has faults."""
-    source = path.read_bytes() if is_file(path) else b""
-    try:
-        config = load(source, pb().ModelConfig(), path)
-        changed = edit(source, apply(config, finding.fix), path)
-    except UsageError:
-        return False
-    if changed == source:
-        return False
-    write_atomic(path, changed)
-    return True
+    with alone_in(path.parent):
+        source = path.read_bytes() if is_file(path) else b""
+        try:
+            config = load(source, pb().ModelConfig(), path)
+            changed = edit(source, apply(config, finding.fix), path)
+        except UsageError:
+            return False
+        if changed == source:
+            return False
+        write_atomic(path, changed)
+        return True

@@ -41,7 +41,7 @@ def answer(console: Console, mode: str, path: Path | None, draft: Draft, *, forc
     data = {
         "path": path and str(path),
         "config": _shown(draft.text),
-        "edited": draft.edited,
+        "edited": draft.edited is not None,
         "knobs": knobs,
         "files": [str(file) for file in draft.files],
         "commands": list(draft.commands),
@@ -63,24 +63,32 @@ def _shown(text: str) -> str:
 
 def _write(path: Path, draft: Draft, *, force: bool) -> bool:
     """Write the config and the files it names, all or none; whether anything changed."""
-    from tooling.repository import guard_overwrite, read_text, write_all
+    from tooling.repository import alone_in, encode, guard_overwrite, write_all
 
-    text = draft.text
-    if not (force or draft.edited):
-        guard_overwrite(path, text)
-    changed: dict[Path, bytes | str] = {file: data for file, data in draft.files.items() if _present(file) != data}
-    if not path.exists() or read_text(path) != text:
-        changed[path] = text
-    write_all(changed)
+    wanted: dict[Path, bytes] = {**draft.files, path: encode(draft.text)}
+    with alone_in(path.parent):
+        if not (force or draft.edited):
+            guard_overwrite(path, draft.text)
+        present = {file: _present(file) for file in wanted}
+        if draft.edited and present[path] not in (encode(draft.edited.text), wanted[path]):
+            raise UsageError(
+                "it was changed while this command ran",
+                where=path,
+                hint="run the command again: it changes what stands there now",
+            )
+        changed: dict[Path, bytes | str] = {file: data for file, data in wanted.items() if present[file] != data}
+        write_all(changed)
     return bool(changed)
 
 
 def _compare(console: Console, mode: str, path: Path, draft: Draft, data: dict[str, Any]) -> None:
     """Show how the config, and the files it comes with, differ from what is there; exit code 1 when they do."""
+    from tooling.repository import encode
+
     word, wanted = ("edited", "as asked") if draft.edited else ("generated", "as generated")
     differences: list[str] = []
     verdicts: list[str] = []
-    for file, content in {path: draft.text.encode("utf-8", "surrogateescape"), **draft.files}.items():
+    for file, content in {path: encode(draft.text), **draft.files}.items():
         present = _present(file)
         differences += _differences(present or b"", content, str(file), word)
         state = wanted if present == content else "missing" if present is None else f"not {wanted} (see --diff)"
@@ -104,8 +112,7 @@ def _differences(before: bytes, after: bytes, file: str, word: str) -> Iterator[
 
 
 def _present(file: Path) -> bytes | None:
-    """What stands there; None where nothing does. Raises UsageError for what cannot be read."""
-    try:
-        return file.read_bytes() if file.exists() else None
-    except OSError as error:
-        raise UsageError("cannot be read", where=file, got=error.strerror) from error
+    """What stands there; None where nothing does. Raises UsageError for what is no file, or cannot be read."""
+    from tooling.repository import encode, read_text
+
+    return encode(read_text(file)) if file.exists() else None

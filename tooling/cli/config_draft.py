@@ -61,12 +61,12 @@ class Present:
 class Draft:
     """A finished config, its text, files to write beside it, and what is to be said about it.
 
-    An `edited` text is the one that was there with the lines changed that were asked for; any other is generated.
+    A text is what was `edited` with the lines changed that were asked for; without that it is generated.
     """
 
     config: ModelConfig
     text: str
-    edited: bool = False
+    edited: Present | None = None
     files: Mapping[Path, bytes] = field(default_factory=dict)
     advice: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ def make_draft(source: Source, ask: Ask, present: Present | None, console: Conso
     if edited is not None and edited.origin == "measured":
         advice.append(f"{edited.path} holds measured settings: the evidence in it is of those before this change")
     told = (*source.notes, *advice)
-    return Draft(config, text, edited=edited is not None, files=files, advice=told, commands=source.commands)
+    return Draft(config, text, edited, files, told, source.commands)
 
 
 def _text(config: ModelConfig, edited: Present | None) -> str:
