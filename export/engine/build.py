@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from export.engine import bindings
 from export.engine.request import EngineRequest, check_request, overflow_warning
 from export.engine.trtexec import container_command, local_command, written_shapes
 from tooling.console import Console
-from tooling.errors import ExternalError, MissingError
+from tooling.errors import ExternalError, MissingError, UsageError
 from tooling.repository import write_atomic, writing
 from tooling.signature.plan_manifest import PlanManifest, PlanRange, PlanTensor
 from tooling.signature.spec import Profile, TensorSpec
@@ -25,6 +26,8 @@ from tooling.staging import staging
 
 Builder = Literal["container", "trtexec", "python"]
 _LOG_LINES: Final = 12
+_CAPABILITY: Final = re.compile(r"\d+\.\d+")
+_AMPERE: Final = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +171,28 @@ def _builder(request: EngineRequest, wanted: Builder | None) -> Builder:
 
 
 def _compute_capability(request: EngineRequest) -> str:
-    """Of the GPU that the engine is built on and bound to, such as `9.0`."""
+    """Of the GPU that the engine is built on and bound to, such as `9.0`; asked before the build, which takes long."""
     query = ("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", "-i", str(request.gpu))
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+        answer = done.stdout.strip() or done.stderr.strip()
     except (OSError, subprocess.SubprocessError) as error:
+        answer = str(error)
+    if not _CAPABILITY.fullmatch(answer):
         raise MissingError(
             f"no GPU {request.gpu} to build the engine on",
+            got=answer.partition("\n")[0] or "no answer of nvidia-smi",
             expected="an NVIDIA GPU of the kind that will serve it, and nvidia-smi",
             hint=_elsewhere(request),
-        ) from error
+        )
+    if request.hardware_compatibility == "ampere+" and float(answer) < _AMPERE:
+        raise UsageError(
+            f"GPU {request.gpu} builds no plan for Ampere and newer",
+            where="--engine",
+            got=f"compatible=ampere+ on compute capability {answer}",
+            expected=f"{_AMPERE} or more",
+            hint="build it on such a GPU, or leave compatible=ampere+ out",
+        )
     return answer
 
 

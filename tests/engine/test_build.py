@@ -12,7 +12,7 @@ from export.engine.build import build_engine, shell_line, without_plan
 from export.engine.request import EngineRequest
 from export.engine.trtexec import container_command
 from tooling.console import Console
-from tooling.errors import ExternalError, MissingError
+from tooling.errors import ExternalError, MissingError, UsageError
 
 Make = Callable[..., EngineRequest]
 SILENT = Console(quiet=True)
@@ -44,6 +44,28 @@ def test_a_builder_without_a_gpu(request_for: Make, tmp_path: Path) -> None:
     request = request_for("24.10")
     with pytest.raises(MissingError, match="no GPU 0 to build the engine on"):
         build_engine(request, None, "0" * 64, SILENT)
+    assert not request.plan.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("answers", "compatible", "error", "said"),
+    [
+        ("echo 'No devices were found'; exit 6", None, MissingError, r"no GPU 0 .*\(got No devices were found;"),
+        ("echo '[N/A]'", None, MissingError, r"\(got \[N/A\];"),
+        ("true", None, MissingError, r"\(got no answer of nvidia-smi;"),
+        ("echo 7.5", "ampere+", UsageError, r"got compatible=ampere\+ on compute capability 7\.5; expected 8\.0"),
+    ],
+)
+def test_what_the_gpu_says_is_judged_before_the_build(
+    request_for: Make, tmp_path: Path, answers: str, compatible: str | None, error: type[Exception], said: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    for name, script in (("nvidia-smi", answers), ("trtexec", "exit 9")):
+        (tmp_path / "empty" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "empty" / name).chmod(0o755)
+    request = request_for("24.10", hardware_compatibility=compatible)
+    with pytest.raises(error, match=said):
+        build_engine(request, "trtexec", "0" * 64, SILENT)
     assert not request.plan.parent.exists()
 
 
