@@ -145,6 +145,45 @@ def test_every_tensor_must_be_listed_where_it_is_off(errors: Callable[..., list[
     ]
 
 
+SHORT, LONG = (1, 8, 1, 16), (1, 8, 17, 32)
+"""Rows from, to; lengths from, to."""
+
+
+@pytest.mark.parametrize(
+    ("groups", "profiles", "said"),
+    [
+        ([[0, 1]], [SHORT, LONG], []),
+        ([[0]], [SHORT, LONG], ["plan-profiles-unused: the profiles in use take 16, others 32"]),
+        ([[1]], [SHORT, LONG], ["plan-profiles-unused: the profiles in use take 17 and more, others 1"]),
+        ([[0, 1], [1]], [SHORT, LONG], ["plan-profiles-unused: the profiles in use take 17 and more, others 1"]),
+        ([[0, 1]], [SHORT, (1, 4, 17, 32)], ["plan-profile-rows: a batch of 5 to 8 rows at every length"]),
+        ([[0, 1]], [SHORT, (1, 4, 1, 16)], []),
+        ([[0, 1]], [SHORT, (2, 8, 17, 32)], ["plan-profile-rows: lengths of a profile for 2 rows and more"]),
+        ([[0, 1]], [SHORT, (2, 8, 1, 16)], []),
+        ([[0, 1]], [(1, 4, 1, 32), (5, 8, 1, 32)], ["plan-profile-rows: a batch of 5 to 8 rows at every length"]),
+    ],
+)
+def test_each_group_of_instances_takes_every_batch_at_every_length(
+    example: Callable[[str], Any], check: Callable[..., dict[str, Any]], groups: Any, profiles: Any, said: list[str]
+) -> None:
+    written = "".join(
+        f"instance_group {{ kind: KIND_GPU profile: {json.dumps(list(map(str, one)))} }}\n" for one in groups
+    )
+    ranges = [{"min": [few, low], "opt": [most, high], "max": [most, high]} for few, most, low, high in profiles]
+    inputs = [{**PLAN_X, "shape": [-1, -1]}]
+    sidecar = {"tensorrt": "10.5.0", "compute_capability": "8.9", "inputs": inputs, "outputs": [PLAN_Y]}
+    made = example(
+        f'platform: "tensorrt_plan"\nmax_batch_size: 8\n{written}'
+        f"{X.replace('8', '-1')}{Y}--- 1/model.onnx\nabsent\n--- 1/model.plan\nplan 10.5.0\n"
+        f"--- 1/model.plan.json\n{json.dumps({**sidecar, 'profiles': [{'x': one} for one in ranges]})}\n"
+    )
+    found = [one for one in check(made.path)["findings"] if one["severity"] != "info"]
+    assert len(found) == len(said)
+    for one, words in zip(found, said, strict=True):
+        rule, _, part = words.partition(": ")
+        assert one["rule"] == rule and part in one["message"]
+
+
 @pytest.mark.parametrize(
     ("config", "sidecar"),
     [

@@ -41,13 +41,32 @@ def plan(tmp_path: Path):
 
 def test_sidecar_and_header(plan):
     signature = read_plan(plan(), Declared())
-    assert (signature.backend, signature.built_with, signature.max_batch_size) == ("tensorrt", "10.5.0.18", 32)
+    assert (signature.backend, signature.built_with) == ("tensorrt", "10.5.0.18")
+    assert signature.max_batch_size == 16, "17 short requests fit no profile"
     assert [(t.name, t.data_type, t.dims) for t in (*signature.inputs, *signature.outputs)] == [
         ("ids", "TYPE_INT64", (-1, -1)),
         ("emb", "TYPE_FP32", (-1, 384)),
     ]
     assert [profile.batches for profile in signature.profiles] == [(1, 16), (1, 32)]
     assert signature.can_batch
+
+
+@pytest.mark.parametrize(
+    ("sizes", "largest"),
+    [
+        ([(1, 8, 1, 64)], 8),
+        ([(2, 8, 1, 64)], 0),
+        ([(1, 16, 1, 64), (1, 32, 65, 128)], 16),
+        ([(1, 4, 1, 64), (1, 32, 1, 128)], 32),
+        ([(1, 32, 1, 64), (1, 4, 1, 128)], 4),
+        ([(1, 32, 1, 128), (8, 64, 1, 128)], 32),
+    ],
+)
+def test_the_largest_batch_is_taken_at_every_length(plan, sizes, largest):
+    """Rows from, to; lengths from, to."""
+    ranges = [((few, low), (most, high)) for few, most, low, high in sizes]
+    profiles = [{"ids": {"min": least, "opt": most, "max": most}} for least, most in ranges]
+    assert read_plan(plan(profiles=profiles), Declared()).max_batch_size == largest
 
 
 def test_a_plan_that_takes_no_single_request_cannot_batch(plan):

@@ -44,6 +44,15 @@ class Profile:
         least = max((shape[0] for shape in self.smallest.values() if shape), default=1)
         return least, min((shape[0] for shape in self.largest.values() if shape), default=1)
 
+    def spans(self, other: Profile) -> bool:
+        """Whether every length that the other takes lies in this one too: of all inputs, on all axes but the first."""
+        return all(
+            self.smallest[name][axis] <= other.smallest[name][axis]
+            and other.largest[name][axis] <= self.largest[name][axis]
+            for name, shape in other.smallest.items()
+            for axis in range(1, len(shape))
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSignature:

@@ -60,11 +60,17 @@ def manifest_path(plan: Path) -> Path:
 
 
 def largest_batch(profiles: tuple[Profile, ...]) -> int:
-    """The largest batch of any profile that also takes a single request; 0 where none does.
+    """The largest batch that Triton may send at every length that profiles for a single request take; 0 where there
+    are none.
 
     Triton sends batches of every size from 1, so a profile that starts at 8 fails on the first small one.
     """
-    return max((most for least, most in (profile.batches for profile in profiles) if least == 1), default=0)
+    lone = [profile for profile in profiles if profile.batches[0] == 1]
+    for most in sorted({profile.batches[1] for profile in lone}, reverse=True):
+        takers = [profile for profile in lone if profile.batches[1] >= most]
+        if all(any(taker.spans(profile) for taker in takers) for profile in lone):
+            return most
+    return 0
 
 
 def plan_runs(built: str, served: str, *, compatible: bool) -> bool:

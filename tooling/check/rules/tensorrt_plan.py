@@ -146,14 +146,18 @@ def _plan(model: Model, path: Path) -> Iterator[Finding]:
         return
     yield from _profiles(model, signature)
     yield from tensors(model, signature)
-    used = [signature.profiles[index] for index in _chosen(model) if index < len(signature.profiles)]
-    yield from shapes(model, signature, used)
+    last = len(signature.profiles) - 1
+    groups = [[signature.profiles[index] for index in group if index <= last] for group in _chosen(model)]
+    yield from shapes(model, signature, groups)
     yield from sidecar(model, manifest, place)
 
 
-def _chosen(model: Model) -> list[int]:
-    """The profiles that the instances use: the first, where none is named."""
-    return [int(text) for group in model.written.instance_group for text in group.profile if text.isdecimal()] or [0]
+def _chosen(model: Model) -> list[tuple[int, ...]]:
+    """The profiles that instances use, for each group that differs from others: the first, where none is named. Any
+    instance may get any request."""
+    named = [[text for text in group.profile if text.isdecimal()] for group in model.written.instance_group]
+    groups = [tuple(sorted({int(text) for text in texts} or {0})) for texts in named] or [(0,)]
+    return list(dict.fromkeys(groups))
 
 
 def _profiles(model: Model, signature: ModelSignature) -> Iterator[Finding]:
@@ -164,7 +168,7 @@ def _profiles(model: Model, signature: ModelSignature) -> Iterator[Finding]:
             yield _batch_above(model, min(fixed), f"the plan's fixed batch of {min(fixed)}")
         return
     name = model.config.name
-    chosen = _chosen(model)
+    chosen = [index for group in _chosen(model) for index in group]
     for index in sorted({index for index in chosen if index >= len(profiles)}):
         yield model.find(
             PROFILE_INDEX,

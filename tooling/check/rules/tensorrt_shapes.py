@@ -12,6 +12,7 @@ from tooling.check.rules.kinds import advice, load, note, request
 from tooling.check.sizes import type_name
 from tooling.check.wording import shape_text
 from tooling.signature.spec import ModelSignature, Profile, TensorSpec
+from tooling.signature.tensorrt_plan import largest_batch
 
 _SOURCE: Final = "tensorrt backend"
 _Y: Final = 'output { name: "y" data_type: TYPE_FP32 dims: [ 8 ] }\n'
@@ -101,12 +102,25 @@ GAP = request(
 )
 UNUSED = advice(
     "plan-profiles-unused",
-    "No instance uses the profiles that take the plan's longest inputs.",
-    "Without `instance_group.profile` only profile 0 is used; what it does not take fails when it comes.",
+    "Instances do not use the profiles that take the plan's longest or shortest inputs.",
+    "Without `instance_group.profile` only profile 0 is used; what it does not take fails when it comes. Any instance "
+    "may get any request, so each group needs all profiles.",
     _example(_GPU + _x("[ -1 ]") + _Y).replace(
         "]}}]}", ']}}, {"x": {"min": [1, 17], "opt": [8, 32], "max": [8, 32]}}]}'
     ),
     _SOURCE,
+)
+ROWS = request(
+    "plan-profile-rows",
+    "The profiles in use do not take every batch at every length.",
+    "Triton sends batches of every size from 1 to max_batch_size; one that fits no profile fails when it runs.",
+    _example(
+        'max_batch_size: 8\ndynamic_batching { }\ninstance_group { kind: KIND_GPU profile: [ "0", "1" ] }\n'
+        + _x("[ -1 ]")
+        + _Y
+    ).replace('"profiles": [', '"profiles": [{"x": {"min": [1, 17], "opt": [4, 32], "max": [4, 32]}}, '),
+    _SOURCE,
+    evidence=Evidence.READ,
 )
 TEXTS = request(
     "plan-shorter-than-texts",
@@ -128,11 +142,11 @@ TEXTS = request(
     _SOURCE,
     evidence=Evidence.READ,
 )
-RULES = (OUTSIDE, STATIC, SHAPE_TENSOR, SHAPE_TYPE, HINTS, COPIES, GAP, UNUSED, TEXTS)
+RULES = (OUTSIDE, STATIC, SHAPE_TENSOR, SHAPE_TYPE, HINTS, COPIES, GAP, UNUSED, ROWS, TEXTS)
 
 
-def shapes(model: Model, signature: ModelSignature, profiles: Sequence[Profile]) -> Iterator[Finding]:
-    """The config's shapes against a plan's; `profiles` are those the instances use."""
+def shapes(model: Model, signature: ModelSignature, groups: Sequence[Sequence[Profile]]) -> Iterator[Finding]:
+    """The config's shapes against a plan's; `groups` are the profiles that each group of instances uses."""
     config = model.config
     for what, listed, specs in (
         ("input", config.input, signature.inputs),
@@ -143,10 +157,8 @@ def shapes(model: Model, signature: ModelSignature, profiles: Sequence[Profile])
             if tensor.name in known:
                 yield from _shape_tensor(model, what, index, tensor, known[tensor.name])
     for index, tensor in enumerate(config.input):
-        yield from _in_profiles(model, index, tensor, profiles)
-    yield from _gaps(model, profiles)
-    yield from _unused(model, signature, profiles)
-    yield from _texts(model, profiles)
+        yield from _in_profiles(model, index, tensor, [profile for group in groups for profile in group])
+    yield from next(filter(None, (_of_group(model, signature, group) for group in groups)), ())
     if config.max_batch_size > 0:
         yield from _static(model, signature)
     elif not model.target.strict and not any(tensor.allow_ragged_batch for tensor in config.input):
@@ -222,6 +234,37 @@ def _in_profiles(model: Model, index: int, tensor: Any, profiles: Sequence[Profi
                 return
 
 
+def _of_group(model: Model, signature: ModelSignature, profiles: Sequence[Profile]) -> list[Finding]:
+    """What requests may come that the profiles of one group of instances do not take."""
+    return [
+        *_gaps(model, profiles),
+        *_unused(model, signature, profiles),
+        *_rows(model, profiles),
+        *_texts(model, profiles),
+    ]
+
+
+def _rows(model: Model, profiles: Sequence[Profile]) -> Iterator[Finding]:
+    """Batches that are taken at some lengths and not at others; what no profile takes has rules of its own."""
+    top, lone = model.config.max_batch_size, [profile for profile in profiles if profile.batches[0] == 1]
+    if top <= 0 or not lone:
+        return
+    many = [profile for profile in profiles if not any(one.spans(profile) for one in lone)]
+    most = largest_batch(tuple(profiles))
+    says = None
+    if many:
+        says = f"a single request of the lengths of a profile for {many[0].batches[0]} rows and more"
+    elif most < top <= max(profile.batches[1] for profile in profiles):
+        says = f"a batch of {most + 1} to {top} rows at every length"
+    if says:
+        yield model.find(
+            ROWS,
+            f"no profile in use takes {says}",
+            "instance_group",
+            hint="build every profile with the same batches, from 1 to max_batch_size",
+        )
+
+
 def _gaps(model: Model, profiles: Sequence[Profile]) -> Iterator[Finding]:
     """Along every axis but the batch, each by itself: what lies between two profiles."""
     axes = dict.fromkeys(
@@ -242,32 +285,40 @@ def _gaps(model: Model, profiles: Sequence[Profile]) -> Iterator[Finding]:
             top = max(top, high)
 
 
-def _longest(profiles: Sequence[Profile]) -> dict[tuple[str, int], int]:
-    """The most that any of the profiles takes, by input and axis but the first."""
-    longest: dict[tuple[str, int], int] = {}
+def _spans(profiles: Sequence[Profile]) -> dict[tuple[str, int], tuple[int, int]]:
+    """The least and the most that any of the profiles takes, by input and axis but the first."""
+    spans: dict[tuple[str, int], tuple[int, int]] = {}
     for profile in profiles:
         for name, high in profile.largest.items():
-            for axis, length in enumerate(high[1:], start=1):
-                longest[name, axis] = max(length, longest.get((name, axis), 0))
-    return longest
+            for axis, most in enumerate(high[1:], start=1):
+                least = profile.smallest[name][axis]
+                low, top = spans.get((name, axis), (least, most))
+                spans[name, axis] = min(least, low), max(most, top)
+    return spans
 
 
 def _unused(model: Model, signature: ModelSignature, profiles: Sequence[Profile]) -> Iterator[Finding]:
-    used, built = _longest(profiles), _longest(signature.profiles)
-    for (name, axis), length in used.items():
-        if built[name, axis] > length:
-            yield model.find(
-                UNUSED,
-                f"input {name} axis {axis}: the profiles in use take {length}, others {built[name, axis]}",
-                "instance_group",
-                hint="list them in instance_group.profile",
-            )
-            return
+    built = _spans(signature.profiles)
+    for (name, axis), (least, most) in _spans(profiles).items():
+        low, top = built[name, axis]
+        if top > most:
+            says = f"the profiles in use take {most}, others {top}"
+        elif low < least:
+            says = f"the profiles in use take {least} and more, others {low}"
+        else:
+            continue
+        yield model.find(
+            UNUSED,
+            f"input {name} axis {axis}: {says}",
+            "instance_group",
+            hint="list them in instance_group.profile",
+        )
+        return
 
 
 def _texts(model: Model, profiles: Sequence[Profile]) -> Iterator[Finding]:
     """Against what every text pipeline says that feeds the plan: a step before it, or one that calls it by name."""
-    lengths = [length for (_, axis), length in _longest(profiles).items() if axis == 1]
+    lengths = [most for (_, axis), (_, most) in _spans(profiles).items() if axis == 1]
     steps = set(_before(model))
     for name, step in sorted(model.siblings.items()) if lengths else ():
         said = [json_object(step.version_dir(version) / "text.json") or {} for version in step.served]
