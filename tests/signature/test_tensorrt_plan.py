@@ -123,6 +123,22 @@ RANGE = {"min": [1, 1], "opt": [8, 64], "max": [16, 64]}
             "the sidecar: ampere+ on compute capability 7.5: no such build (expected 8.0 or more)",
         ),
         (
+            {"version_compatible": True, "compute_capability": "6.1"},
+            "the sidecar: a version-compatible plan on compute capability 6.1: no such build (expected 7.0 or more)",
+        ),
+        (
+            {"hardware_compatibility": "same-compute-capability", "tensorrt": "10.9", "compute_capability": "7.0"},
+            "the sidecar: same-compute-capability on compute capability 7.0: no such build (expected 7.5 or more)",
+        ),
+        (
+            {"hardware_compatibility": "same-compute-capability"},
+            "the sidecar: same-compute-capability of TensorRT 10.5.0.18: no such build (expected 10.9 or more)",
+        ),
+        (
+            {"weight_streaming": True, "precision": "fp16"},
+            "the sidecar: weight streaming with precision fp16: no such build (expected onnx)",
+        ),
+        (
             {"tensorrt": "11.1.0.106", "precision": "fp16"},
             "the sidecar: precision fp16 of TensorRT 11.1.0.106: no such build (expected onnx, since 11)",
         ),
@@ -194,3 +210,9 @@ def test_no_plan(content, said, tmp_path):
 def test_a_missing_plan(tmp_path):
     with pytest.raises(UsageError, match="cannot be read"):
         plan_version(tmp_path / "model.plan")
+
+
+def test_a_key_of_a_tensor_that_is_spelt_otherwise_is_named(plan):
+    with pytest.raises(UsageError, match=r"inputs\.0\.dtype: no key of a sidecar") as caught:
+        read_plan(plan(inputs=[{"name": "ids", "dtype": "INT64", "shape": [-1, -1]}]), Declared())
+    assert "did you mean `data_type`?" in [problem.hint for problem in caught.value.problems]

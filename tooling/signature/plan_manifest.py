@@ -138,11 +138,8 @@ class PlanManifest(_Part):
 
     @model_validator(mode="after")
     def _tensors_and_profiles(self) -> PlanManifest:
-        if self.hardware_compatibility == "ampere+" and float(self.compute_capability) < 8:
-            got = f"ampere+ on compute capability {self.compute_capability}"
-            raise ValueError(f"{got}: no such build; expected 8.0 or more")
-        if self.precision == "fp16" and int(self.tensorrt.partition(".")[0]) >= 11:
-            raise ValueError(f"precision fp16 of TensorRT {self.tensorrt}: no such build; expected onnx, since 11")
+        if impossible := self._no_build():
+            raise ValueError(impossible)
         if not self.inputs or not self.outputs:
             raise ValueError("no tensors; expected the engine's inputs and outputs")
         names = [tensor.name for tensor in (*self.inputs, *self.outputs)]
@@ -160,6 +157,27 @@ class PlanManifest(_Part):
                         f"{list(shape)}"
                     )
         return self
+
+    def _no_build(self) -> str | None:
+        """What no TensorRT builds together; None when it does."""
+        capability = tuple(map(int, self.compute_capability.split(".")))
+        version = tuple(map(int, self.tensorrt.split(".")[:2]))
+        level = self.hardware_compatibility or ""
+        for what, made, least in (
+            ("ampere+", level == "ampere+", (8, 0)),
+            ("same-compute-capability", level == "same-compute-capability", (7, 5)),
+            ("a version-compatible plan", self.version_compatible, (7, 0)),
+        ):
+            if made and capability < least:
+                got = f"{what} on compute capability {self.compute_capability}"
+                return f"{got}: no such build; expected {least[0]}.{least[1]} or more"
+        if level == "same-compute-capability" and version < (10, 9):
+            return f"same-compute-capability of TensorRT {self.tensorrt}: no such build; expected 10.9 or more"
+        if self.precision == "fp16" and version >= (11,):
+            return f"precision fp16 of TensorRT {self.tensorrt}: no such build; expected onnx, since 11"
+        if self.precision == "fp16" and self.weight_streaming:
+            return "weight streaming with precision fp16: no such build; expected onnx"
+        return None
 
     def spec_profiles(self) -> tuple[Profile, ...]:
         return tuple(
@@ -200,7 +218,8 @@ def _problem(path: Path, item: dict[str, Any]) -> Problem:
         what, expected = "not of its form", context.get("expected") or _FORMS.get(key)
     hint = None
     if item["type"] == "extra_forbidden":
-        hint = suggest(str(item["loc"][-1]), PlanManifest.model_fields)
+        known = (*PlanManifest.model_fields, *PlanTensor.model_fields, *PlanRange.model_fields)
+        hint = suggest(str(item["loc"][-1]), known)
     shown = not isinstance(item["input"], dict) and item["type"] != "missing"
     return Problem(f"{key}: {what}", str(path), _clip(item["input"]) if shown else None, expected, hint or _HINT)
 
