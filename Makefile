@@ -51,8 +51,8 @@ gpu: setup ## On a machine with a GPU: build engines, serve them with NVIDIA's i
 matrix: setup ## Export, check and serve every architecture of tests/export/zoo.yaml (about 10 minutes)
 	$(BIN)/pytest -q tests/export/test_matrix.py
 
-pages: setup ## Run every command of the documentation (about 10 minutes)
-	$(BIN)/pytest -q tests/docs
+pages: setup ## Run every command of the documentation (half an hour), or of one page: make pages PAGE=tuning.md
+	$(BIN)/pytest -q tests/docs -k '$(PAGE)'
 
 fuzz: setup ## Ask the real server about 1,000 random models, mutate 10,000 repositories, try 2,000 command lines
 	TRITUNE_FUZZ=1000 $(BIN)/pytest -q tests/check/test_live.py tests/check/test_hostile.py
