@@ -34,10 +34,12 @@ def rendered(run_cli: Run, repository: Any, tmp_path: Path) -> Callable[..., dic
 
 
 def _patched(base: Any, kustomization: Any) -> Any:
-    """The Deployment with the JSON patches of an overlay: add, replace and remove are all they use."""
+    """The object with the JSON patches of an overlay for its kind: add, replace and remove are all they use."""
     body = json.loads(json.dumps(base))
     for patch in kustomization["patches"]:
-        assert patch["target"] == {"kind": "Deployment", "name": "enc"}
+        assert patch["target"]["name"] == "enc"
+        if patch["target"]["kind"] != base["kind"]:
+            continue
         for change in yaml.safe_load(patch["patch"]):
             *parents, last = change["path"].strip("/").split("/")
             place = body
@@ -165,6 +167,67 @@ def test_loading_models_takes_a_key_that_a_secret_holds(rendered: Any) -> None:
         reference = {"secretKeyRef": {"name": "enc-control", "key": "key"}}
         assert {"name": "TRITON_CONTROL_KEY", "valueFrom": reference} in container["env"]
     kubernetes_validate.validate(files["base/deployment.yaml"][0], SUPPORTED[-1], strict=True)
+
+
+@pytest.mark.parametrize(
+    ("bucket", "more", "stored"),
+    [
+        ("s3://b/m", [], "s3://b/m"),
+        ("s3://https://minio.store:9000/b/m", [{"port": 9000}], "s3://b/m"),
+        ("s3://10.0.0.7:9000/b", [{"port": 9000}], "s3://b"),
+    ],
+)
+def test_a_store_of_your_own_is_reached(rendered: Any, bucket: str, more: list[Any], stored: str) -> None:
+    """Triton asks for it at the port of its URL; KServe takes the address from the credentials."""
+    files = rendered("--bucket", bucket)
+    (overlay,) = files["overlays/object-store/kustomization.yaml"]
+    policy = _patched(files["base/network-policy.yaml"][0], overlay)
+    kubernetes_validate.validate(policy, SUPPORTED[-1], strict=True)
+    open_ports = [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}, {"port": 443}]
+    assert policy["spec"]["egress"] == [{"ports": [*open_ports, *more]}]
+    pod = _patched(files["base/deployment.yaml"][0], overlay)["spec"]["template"]["spec"]
+    assert f"--model-repository={bucket}" in pod["containers"][0]["args"]
+    assert files["kserve/serving.yaml"][1]["spec"]["predictor"]["model"]["storageUri"] == stored
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        ((), []),
+        (
+            ("--bucket", "s3://b/m"),
+            [
+                (
+                    "`kubectl create secret generic enc-object-store --from-env-file=FILE` makes the credentials of "
+                    "the bucket; FILE holds AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, "
+                    "AWS_DEFAULT_REGION as NAME=VALUE"
+                )
+            ],
+        ),
+        (
+            ("--bucket", "gs://b/m", "--control", "explicit"),
+            [
+                (
+                    '`kubectl create secret generic enc-control --from-literal=key="$(openssl rand -hex 16)"` makes '
+                    "the key that callers of the load API send"
+                ),
+                (
+                    "`kubectl create secret generic enc-object-store --from-file=key.json=FILE` makes the credentials "
+                    "of the bucket; FILE is the key of a service account"
+                ),
+            ],
+        ),
+    ],
+)
+def test_the_secrets_that_are_yours_to_make_are_told(
+    argv: tuple[str, ...], told: list[str], run_cli: Run, repository: Any, tmp_path: Path
+) -> None:
+    """By the names under which the objects ask for them."""
+    out = tmp_path / "out"
+    command = ("deploy", "kubernetes", repository(m=PYTHON), "-o", out, "--name", "enc", "--gpus", "0", *argv, "--json")
+    assert run_cli(*command).json["data"]["notes"] == told
+    written = "".join(path.read_text() for path in out.rglob("*.yaml"))
+    assert ("enc-control" in written) == ("explicit" in argv)
 
 
 def test_packages_are_in_an_image_of_your_own(run_cli: Run, repository: Any, tmp_path: Path) -> None:

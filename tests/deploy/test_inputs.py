@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 
 from tooling.deploy.inputs import check_image, gpu_ids, monitoring_ports, quantity
+from tooling.deploy.store import check_bucket, port_of, without_address
 from tooling.errors import UsageError
 
 
@@ -49,3 +50,30 @@ def test_gpus() -> None:
 def test_ports_of_monitoring_differ_from_all_others() -> None:
     assert monitoring_ports({"--http-port": 8000}) == (9090, 3000)
     assert monitoring_ports({"--http-port": 9090, "--grpc-port": 3000, "--metrics-port": 3001}) == (9091, 3002)
+
+
+@pytest.mark.parametrize(
+    ("url", "port", "elsewhere"),
+    [
+        ("s3://b", 443, "s3://b"),
+        ("s3://my.bucket/models/v1/", 443, "s3://my.bucket/models/v1/"),
+        ("gs://my_bucket/m", 443, "gs://my_bucket/m"),
+        ("s3://minio:9000/b/m", 9000, "s3://b/m"),
+        ("s3://http://10.0.0.7:80/b", 80, "s3://b"),
+    ],
+)
+def test_object_stores(url: str, port: int, elsewhere: str) -> None:
+    check_bucket(url)
+    assert (port_of(url), without_address(url)) == (port, elsewhere)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("", "s3://", "s3:///", "s3:///m", "s3://b//m", "s3://b/../m", "s3://b/ m", "gs://", "s3://b?x=1", "S3://b/m"),
+        *("as://a/b", "https://b/m", "s3://https://b/m", "s3://h:0/b", "s3://h:99999/b", "gs://h:9000/b", "s3://b/m\n"),
+    ],
+)
+def test_no_object_stores(url: str) -> None:
+    with pytest.raises(UsageError, match="no object store"):
+        check_bucket(url)

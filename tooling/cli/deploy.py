@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.deploy_notes import driver, models_outside, other_setting, sizing, to_build
+from tooling.cli.deploy_notes import driver, other_setting, secrets, sizing, to_build
 from tooling.cli.options import MOST, duration_us, heeding, size_bytes, sized, timed
 from tooling.console import Console
 from tooling.deploy.inputs import check_host, check_image, gpu_ids, quantity
@@ -207,8 +207,10 @@ def kubernetes(
     )
     files = render_kubernetes(found, flags, served, options)
     told = (*sizing(options, tuning, rate if replicas is None else None), *other_setting(found, tuning))
-    notes = (*told, *models_outside(found), *to_build(found, served, repository, output, server_image))
-    notes += driver(served) if gpus else ()
+    notes = (
+        *(*told, *to_build(found, served, repository, output, server_image)),
+        *(*secrets(options, guarded=control == "explicit"), *(driver(served) if gpus else ())),
+    )
     place = "object-store" if bucket else "image" if image else "pvc"
     following = shlex.join(["kubectl", "apply", "-k", str(output / "overlays" / place)])
     _write(console, output, files, following, notes, force=force)

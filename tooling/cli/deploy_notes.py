@@ -57,12 +57,21 @@ def to_build(
     return (said if server_image else f"{said}; --server-image names it",)
 
 
-def models_outside(needs: Needs) -> tuple[str, ...]:
-    """Where the servers must find the models of engines, which no repository holds."""
-    if not needs.outside:
-        return ()
-    listed = ", ".join(needs.outside)
-    return (f"engines read models from {listed}: the pods must have them there, by a volume or in the image",)
+def secrets(options: KubernetesOptions, *, guarded: bool) -> tuple[str, ...]:
+    """How the Secrets come about that the objects name: they stand in no file."""
+    from tooling.deploy.store import KEY_FILE, S3_VARIABLES, is_s3
+
+    told = []
+    if guarded:
+        made = f'kubectl create secret generic {options.name}-control --from-literal=key="$(openssl rand -hex 16)"'
+        told.append(f"`{made}` makes the key that callers of the load API send")
+    if options.bucket is not None:
+        s3 = is_s3(options.bucket)
+        source = "--from-env-file=FILE" if s3 else f"--from-file={KEY_FILE}=FILE"
+        held = f"FILE holds {', '.join(S3_VARIABLES)} as NAME=VALUE" if s3 else "FILE is the key of a service account"
+        made = f"kubectl create secret generic {options.name}-object-store {source}"
+        told.append(f"`{made}` makes the credentials of the bucket; {held}")
+    return tuple(told)
 
 
 def driver(release: Release) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from tooling.deploy.objects import (
     variables,
     volumes,
 )
-from tooling.deploy.store import check_bucket, is_s3
+from tooling.deploy.store import HTTPS, KEY_FILE, check_bucket, is_s3, port_of, without_address
 from tooling.errors import UsageError
 from tooling.releases import Release
 from tooling.server.flags import CONTROL_KEY, ServerFlags
@@ -187,7 +187,7 @@ def _pvc(name: str, storage_gib: int) -> _Overlay:
         "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": f"{storage_gib}Gi"}}},
     }
     volume = {"name": "models", "persistentVolumeClaim": {"claimName": f"{name}-models", "readOnly": True}}
-    return {"claim.yaml": claim}, [_patch(name, [_add("/spec/template/spec/volumes/-", volume)])]
+    return {"claim.yaml": claim}, [_patch("Deployment", name, [_add("/spec/template/spec/volumes/-", volume)])]
 
 
 def _object_store(flags: ServerFlags, options: KubernetesOptions) -> _Overlay:
@@ -202,13 +202,16 @@ def _object_store(flags: ServerFlags, options: KubernetesOptions) -> _Overlay:
         changes.append(_add("/spec/template/spec/containers/0/envFrom", [{"secretRef": {"name": secret}}]))
     else:
         mount = {"name": "credentials", "mountPath": "/credentials", "readOnly": True}
-        key = {"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": "/credentials/key.json"}
+        key = {"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": f"/credentials/{KEY_FILE}"}
         changes += [
             _add("/spec/template/spec/volumes/-", {"name": "credentials", "secret": {"secretName": secret}}),
             _add("/spec/template/spec/containers/0/volumeMounts/-", mount),
             _add("/spec/template/spec/containers/0/env/-", key),
         ]
-    return {}, [_patch(options.name, changes)]
+    patches = [_patch("Deployment", options.name, changes)]
+    if (port := port_of(bucket)) != HTTPS:  # which is open
+        patches.append(_patch("NetworkPolicy", options.name, [_add("/spec/egress/0/ports/-", {"port": port})]))
+    return {}, patches
 
 
 def _image(options: KubernetesOptions) -> _Overlay:
@@ -223,6 +226,7 @@ def _image(options: KubernetesOptions) -> _Overlay:
     }
     return {}, [
         _patch(
+            "Deployment",
             options.name,
             [
                 _add("/spec/template/spec/volumes/-", {"name": "models", "emptyDir": {}}),
@@ -236,10 +240,10 @@ def _add(path: str, value: Any) -> Object:
     return {"op": "add", "path": path, "value": value}
 
 
-def _patch(name: str, changes: list[Object]) -> Object:
+def _patch(kind: str, name: str, changes: list[Object]) -> Object:
     import yaml
 
-    target = {"kind": "Deployment", "name": name}
+    target = {"kind": kind, "name": name}
     return {"target": target, "patch": yaml.safe_dump(changes, sort_keys=False, width=120)}
 
 
@@ -279,7 +283,7 @@ def _kserve(flags: ServerFlags, image: str, options: KubernetesOptions) -> list[
                 "model": {
                     "modelFormat": {"name": "triton", "version": "2"},
                     "runtime": options.name,
-                    "storageUri": options.bucket or f"pvc://{options.name}-models",
+                    "storageUri": without_address(options.bucket) if options.bucket else f"pvc://{options.name}-models",
                 },
             }
         },

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tooling.deploy.store import HTTPS
 from tooling.errors import UsageError
 from tooling.server.flags import CONTROL_KEY
 
@@ -213,7 +214,7 @@ def network_policy(name: str) -> Object:
                 {"from": [{"podSelector": {}}], "ports": [{"port": "http"}, {"port": "grpc"}]},
                 {"from": [monitoring], "ports": [{"port": "metrics"}]},
             ],
-            "egress": [{"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}, {"port": 443}]}],
+            "egress": [{"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}, {"port": HTTPS}]}],
         },
     }
 
