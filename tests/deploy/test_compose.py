@@ -87,6 +87,7 @@ def test_settings_are_taken_from_the_environment():
         "TRITON_CONTROL_KEY": "k",
         "TRITON_CONFIG_NAME": "gpu-h200-x1",
         "TRITON_MODEL_CONTROL": "explicit",
+        "TRITON_CACHE_SIZE": "",
         "CUDA_VISIBLE_DEVICES": "1",
     }
     assert int(service["deploy"]["resources"]["limits"]["memory"]) == 16 * 2**30

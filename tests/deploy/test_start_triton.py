@@ -17,6 +17,7 @@ import yaml
 
 from tooling.releases import current_release
 from tooling.server import ServerFlags
+from tooling.server.flags import flags_of
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tooling" / "data" / "start-triton.sh"
@@ -90,6 +91,52 @@ def test_model_control_is_what_a_rendered_deployment_gets(start, tmp_path, mode)
     flags = ServerFlags(control=mode, load=("*",) if mode == "explicit" else (), config_name="gpu-l4-x1")
     done = start(tmp_path / "models", TRITON_CONFIG_NAME="gpu-l4-x1", TRITON_MODEL_CONTROL=mode)
     assert set(done.stdout.splitlines()) == set(flags.arguments(str(tmp_path / "models")))
+
+
+CACHE, LIMIT = "--cache-config=local,size=104857600", "--rate-limit=execution_count"
+SERVED = """backend: "python"
+max_batch_size: 8
+input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }
+output { name: "y" data_type: TYPE_FP32 dims: [ 4 ] }
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "own", "asked"),
+    [
+        ("response_cache { enable: true }", "", CACHE),
+        ("response_cache: {\n  enable : True # all texts\n}", "", CACHE),
+        ("response_cache { enable: false }", "", None),
+        ("# response_cache { enable: true }", "", None),
+        ("", "response_cache < enable: t >", CACHE),
+        ("response_cache { enable: true }", "# without", None),
+        ('instance_group { rate_limiter { resources { name: "R" count: 2 } } }', "", LIMIT),
+        ("instance_group [ { count: 1 } ] # rate_limiter { }", "", None),
+    ],
+)
+def test_the_models_decide_as_in_a_rendered_deployment(start, tmp_path, config, own, asked):
+    repository = tmp_path / "models"
+    model(repository, "m", SERVED + config, files=("1/model.py",))
+    if own:
+        (repository / "m" / "configs").mkdir()
+        (repository / "m" / "configs" / "gpu-l4-x1.pbtxt").write_text(SERVED + own)
+    name = "gpu-l4-x1" if own else None
+    expected = set(flags_of(repository, name).arguments(str(repository)))
+    done = start(repository, TRITON_CONFIG_NAME=name or "")
+    # without a count a resource is there as often as one instance asks at most, which is what is counted out there
+    assert set(done.stdout.splitlines()) == {word for word in expected if "rate-limit-resource" not in word}
+    extra = {word for word in done.stdout.splitlines() if word.startswith(("--cache", "--rate"))}
+    assert extra == ({asked} if asked else set())
+
+
+def test_the_size_of_the_cache_and_plans_for_other_versions(start, tmp_path):
+    repository = tmp_path / "models"
+    model(repository, "cached", "response_cache { enable: true }")
+    model(repository, "plan", 'platform: "tensorrt_plan"', files=("1/model.plan",))
+    (repository / "plan" / "1" / "model.plan.json").write_text('{\n "version_compatible": true}')
+    words = start(repository, TRITON_CACHE_SIZE="2097152").stdout.splitlines()
+    assert "--cache-config=local,size=2097152" in words
+    assert "--backend-config=tensorrt,version-compatible=true" in words
 
 
 def test_loading_models_takes_a_key_where_others_reach_the_port(start, tmp_path):

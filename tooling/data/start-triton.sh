@@ -1,7 +1,8 @@
 #!/bin/sh
 # Starts Triton on a model repository; models without weights are named first, with the command that makes them.
 # Arguments are passed on to tritonserver. MODEL_REPOSITORY is /models unless set; TRITON_CONFIG_NAME,
-# TRITON_MODEL_CONTROL and TRITON_CONTROL_KEY may be empty; TRITON_HOST is the address that the ports are opened on.
+# TRITON_MODEL_CONTROL, TRITON_CACHE_SIZE (bytes) and TRITON_CONTROL_KEY may be empty; TRITON_HOST is the address that
+# the ports are opened on.
 set -eu
 
 repository=${MODEL_REPOSITORY:-/models}
@@ -13,6 +14,11 @@ has_weights() {
         [ -e "$file" ] && return 0
     done
     return 1
+}
+
+# asks CONFIG WORDS: whether the config says so, without its comments and blanks.
+asks() {
+    sed 's/#.*//' "$1" | tr -d '[:space:]' | grep -Eq "$2"
 }
 
 models=0
@@ -34,6 +40,20 @@ if [ "$models" -eq 0 ]; then
     exit 3
 fi
 [ "$missing" -eq 0 ] || exit 3
+
+# What the models ask of the server: the same as `tritune deploy` finds.
+cache= limited= compatible=
+for config in "$repository"/*/config.pbtxt; do
+    model=${config%/config.pbtxt}
+    own=$model/configs/${TRITON_CONFIG_NAME:-}.pbtxt
+    [ -e "$own" ] && config=$own
+    asks "$config" 'response_cache:?[{<]enable:(true|True|t|1)' && cache=yes
+    asks "$config" 'rate_limiter:?[{<]' && limited=yes
+    if grep -Eqs '"version_compatible" *: *true' "$model"/[0-9]*/*.json; then compatible=yes; fi
+done
+[ -z "$cache" ] || set -- "--cache-config=local,size=${TRITON_CACHE_SIZE:-104857600}" "$@"
+[ -z "$limited" ] || set -- --rate-limit=execution_count "$@" # each resource as often as one instance asks at most
+[ -z "$compatible" ] || set -- --backend-config=tensorrt,version-compatible=true "$@"
 
 case ${TRITON_MODEL_CONTROL:-none} in
 none) ;;
