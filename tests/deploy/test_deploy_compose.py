@@ -181,7 +181,7 @@ def test_what_is_there_is_kept(run_cli: Run, repository: Any, tmp_path: Path) ->
     models, out = repository(m=PYTHON), tmp_path / "out"
     assert run_cli("deploy", "compose", models, "-o", out).code == 0
     again = run_cli("deploy", "compose", models, "-o", out)
-    assert (again.code, again.out.splitlines()[0]) == (0, "7 files are there unchanged")
+    assert (again.code, again.out.splitlines()[0]) == (0, "9 files are there unchanged")
     (out / ".env").write_text("TRITON_HTTP_PORT=9000\n")
     refused = run_cli("deploy", "compose", models, "-o", out, "--http-port", "8100")
     assert refused.code == 2

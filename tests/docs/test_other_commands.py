@@ -17,17 +17,16 @@ PAGES = [
     *sorted((ROOT / "examples").rglob("README.md")),
     *sorted(page for page in (ROOT / "docs").glob("*.md") if page.name not in ("commands.md", "rules.md")),
 ]
-RUN = ("tritune", "make", "cp", "mkdir")
-"""Run with their page (test_commands_run.py), or by whoever contributes."""
+RUN = ("tritune", "make", "cp", "mkdir", "curl")
+"""Run with their page (test_commands_run.py, tests/project/test_examples.py), or by whoever contributes."""
 TESTED = {
-    "curl": "tests/project/test_examples.py",  # the examples are built, served and asked there
     "pip": "tests/packaging/test_project.py",  # the wheel, in an environment of its own
     "python make_model.py": "tests/project/test_examples.py",
     "sh models/encoder/clients/client_curl.sh": "tests/export/text/test_pipeline.py",
     ".venv/bin/tritune": "tests/export/test_cli.py",
 }
 """How others begin, and the test that does the same."""
-NEEDS = {"docker": "Docker", "kubectl": "cluster", "nsys": "GPU", "python": "GPU"}
+NEEDS = {"docker": "Docker", "kubectl": "cluster", "nsys": "GPU", "nvidia-smi": "GPU", "python": "GPU"}
 """Programs that no test here can run, and the word by which their section says so."""
 SETTING = re.compile(r"[A-Z_]+=\S*")
 

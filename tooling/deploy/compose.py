@@ -15,6 +15,7 @@ from tooling.deploy.image import IMAGE, dockerfile
 from tooling.deploy.inputs import check_host, check_ports, monitoring_ports
 from tooling.deploy.monitoring import MonitoringOptions, render_monitoring
 from tooling.deploy.needs import Needs
+from tooling.deploy.runbook import render_runbook
 from tooling.deploy.store import S3_VARIABLES, check_bucket, is_s3
 from tooling.releases import Release
 from tooling.server.flags import ServerFlags
@@ -97,8 +98,10 @@ def render_compose(
     files = {name: env.get_template(f"compose/{template}").render(facts) for name, template in names.items()}
     if needs.packages:
         files["Dockerfile"] = dockerfile(needs.packages)
-    watched = render_monitoring(replace(options.monitoring, gpu=options.on_gpu), cache=flags.cache_bytes is not None)
-    return files | {f"monitoring/{name}": text for name, text in watched.items()}
+    watch = replace(options.monitoring, gpu=options.on_gpu)
+    watched = render_monitoring(watch, cache=flags.cache_bytes is not None)
+    monitoring = {f"monitoring/{name}": text for name, text in watched.items()}
+    return {**files, **monitoring, **render_runbook(watch, "compose", facts["name"])}
 
 
 def _is_loopback(host: str) -> bool:

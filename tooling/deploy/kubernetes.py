@@ -28,6 +28,7 @@ from tooling.deploy.objects import (
     variables,
     volumes,
 )
+from tooling.deploy.runbook import render_runbook
 from tooling.deploy.store import HTTPS, KEY_FILE, check_bucket, is_s3, port_of, without_address
 from tooling.errors import UsageError
 from tooling.releases import Release
@@ -66,6 +67,7 @@ def render_kubernetes(
         files |= {f"overlays/{place}/{name}": _yaml([body]) for name, body in extra.items()}
         files[f"overlays/{place}/kustomization.yaml"] = _yaml([_kustomization(["../../base", *names], patch)])
     files["kserve/serving.yaml"] = _yaml(_kserve(flags, image, options))
+    files |= render_runbook(_watch(options), "kubernetes", options.name)
     if needs.packages:
         files["Dockerfile"] = dockerfile(needs.packages)
     return files
