@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .conftest import PYTHON, write_study
+from .conftest import COMPOSE, PYTHON, write_study
 
 Run = Callable[..., Any]
 Read = Callable[..., dict[str, Any]]
@@ -175,6 +177,45 @@ def test_odd_paths(run_cli: Run, repository: Any, services: Read, tmp_path: Path
     assert done.out.splitlines()[-1] == f"next: docker compose --project-directory '{tmp_path}/a b' up"
     source = services(tmp_path / "a b")["triton"]["volumes"][0]["source"]
     assert source.replace("$$", "$") == str(models.resolve())  # Compose prints `$` as it must be written
+
+
+@pytest.mark.parametrize(
+    ("directory", "project"),
+    [("123", "123"), ("null", "null"), ("1e3", "1e3"), ("Mo_Dels.v2", "mo_dels-v2"), ("möd'$(id) \"q\"", "m-d---id---q")],
+)
+def test_names_of_projects(directory: str, project: str, run_cli: Run, repository: Any, tmp_path: Path) -> None:
+    """Compose takes a text and nothing else, and only some letters."""
+    models = repository(m=PYTHON).rename(tmp_path / directory)
+    assert run_cli("deploy", "compose", models, "-o", tmp_path / "out").code == 0
+    command = [str(COMPOSE), "config", "--format", "json"]
+    done = subprocess.run(command, cwd=tmp_path / "out", capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["name"] == project
+
+
+def test_names_of_models(run_cli: Run, minilm_repository: Path, services: Read, tmp_path: Path) -> None:
+    """Triton takes any letters: compose, its `$`, YAML, the shell and Docker must hand them on."""
+    name = "a #b: $HOME \"q\" 'p'"
+    model = Path(shutil.copytree(minilm_repository / "minilm", tmp_path / "models" / name))
+    (model / "config.pbtxt").write_text((model / "config.pbtxt").read_text().replace('name: "minilm"', ""))
+    (model / "requirements.txt").write_text("tokenizers==0.21.0\n")
+    argv = ("deploy", "compose", model.parent, "-o", tmp_path / "out", "--control", "explicit")
+    done = run_cli(*argv)
+    assert done.code == 0, done.err
+    found = services(tmp_path / "out", "tune")
+    for service, word in (
+        ("triton", f"--load-model={name}"),
+        ("tune", f"--model-name={name}"),
+        ("tune", f"--input-data=/requests/{name}.json"),
+    ):
+        assert word.replace("$", "$$") in found[service]["command"]  # as Compose prints it
+    assert (tmp_path / "out" / "requests" / f"{name}.json").is_file()
+    copy, run = (tmp_path / "out" / "Dockerfile").read_text().splitlines()[3:5]
+    path = f"{name}/requirements.txt"
+    assert json.loads(copy.removeprefix("COPY ")) == [
+        place.replace("$", "\\$") for place in (path, f"/tmp/requirements/{path}")
+    ]
+    assert shlex.split(run)[4:6] == ["--requirement", f"/tmp/requirements/{path}"]
 
 
 def test_what_is_there_is_kept(run_cli: Run, repository: Any, tmp_path: Path) -> None:

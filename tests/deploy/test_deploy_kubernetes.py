@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,7 @@ def test_the_scale_is_the_one_asked_for(rendered: Any) -> None:
     (scaler,) = files["base/autoscaler.yaml"]
     (metric,) = scaler["spec"]["metrics"]
     assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]) == (3, 9)
+    assert "replicas" not in files["base/deployment.yaml"][0]["spec"]  # an update would set the number back to it
     assert metric["pods"]["target"] == {"type": "AverageValue", "averageValue": "5000"}
     (rules,) = files["prometheus-adapter.yaml"]
     (rule,) = rules["rules"]["custom"]
@@ -228,6 +230,20 @@ def test_the_secrets_that_are_yours_to_make_are_told(
     assert run_cli(*command).json["data"]["notes"] == told
     written = "".join(path.read_text() for path in out.rglob("*.yaml"))
     assert ("enc-control" in written) == ("explicit" in argv)
+
+
+def test_names_of_models_are_no_variables(run_cli: Run, minilm_repository: Path, tmp_path: Path) -> None:
+    """Kubernetes fills in `$(NAME)` in arguments, and takes `$$` for a `$`."""
+    model = Path(shutil.copytree(minilm_repository / "minilm", tmp_path / "models" / "$(HOME)"))
+    (model / "config.pbtxt").write_text((model / "config.pbtxt").read_text().replace('name: "minilm"', ""))
+    argv = ("deploy", "kubernetes", model.parent, "-o", tmp_path / "out", "--name", "enc")
+    done = run_cli(*argv, "--control", "explicit")
+    assert done.code == 0, done.err
+    deployment = yaml.safe_load((tmp_path / "out/base/deployment.yaml").read_text())
+    runtime, _ = yaml.safe_load_all((tmp_path / "out/kserve/serving.yaml").read_text())
+    for container in (*deployment["spec"]["template"]["spec"]["containers"], *runtime["spec"]["containers"]):
+        assert "--load-model=$$(HOME)" in container["args"]
+        assert "--http-restricted-api=model-repository:triton-control-key=$(TRITON_CONTROL_KEY)" in container["args"]
 
 
 def test_packages_are_in_an_image_of_your_own(run_cli: Run, repository: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -20,4 +21,6 @@ def image_of(release: Release, variant: str) -> str:
 def dockerfile(packages: Sequence[Path]) -> str:
     """Of an image with these requirement files of Python models; its context is the repository."""
     requirements = [f"{path.parent.name}/{path.name}" for path in packages]
-    return environment().get_template("compose/Dockerfile.j2").render(requirements=requirements)
+    options = shlex.join(word for path in requirements for word in ("--requirement", f"/tmp/requirements/{path}"))
+    template = environment().get_template("compose/Dockerfile.j2")
+    return template.render(requirements=requirements, options=options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from tooling.deploy.image import dockerfile, image_of
 from tooling.deploy.inputs import check_image, quantity
@@ -36,6 +36,7 @@ from tooling.server.flags import CONTROL_KEY, ServerFlags
 
 Place = Literal["pvc", "object-store", "image"]
 _Overlay = tuple[Mapping[str, Object], list[Object]]
+_KEY: Final = f"$({CONTROL_KEY})"
 
 
 def render_kubernetes(
@@ -48,9 +49,9 @@ def render_kubernetes(
     _check(options)
     image = _server_image(needs, release, options)
     if flags.control == "explicit":  # whoever loads models runs code, and the namespace reaches the port
-        flags = replace(flags, control_key=f"$({CONTROL_KEY})")
+        flags = replace(flags, control_key=_KEY)
     base = {
-        "deployment.yaml": deployment(flags.arguments("/models"), image, options, _variables(flags, options)),
+        "deployment.yaml": deployment(_arguments(flags, "/models"), image, options, _variables(flags, options)),
         "service.yaml": service(options.name),
         "disruption-budget.yaml": _disruption_budget(options.name),
         "autoscaler.yaml": autoscaler(options),
@@ -78,6 +79,12 @@ def _server_image(needs: Needs, release: Release, options: KubernetesOptions) ->
     if options.server_image is not None:
         return options.server_image
     return "REPLACE-REGISTRY/triton:REPLACE-TAG" if needs.packages else image_of(release, needs.variant)
+
+
+def _arguments(flags: ServerFlags, repository: str) -> list[str]:
+    """tritonserver's, as Kubernetes is to hand them on: it fills in `$(NAME)`, which here is the key alone."""
+    words = flags.arguments(repository)
+    return [word if word.endswith(f"={_KEY}") else word.replace("$", "$$") for word in words]
 
 
 def _variables(flags: ServerFlags, options: KubernetesOptions) -> list[Object]:
@@ -197,7 +204,7 @@ def _object_store(flags: ServerFlags, options: KubernetesOptions) -> _Overlay:
     bucket = options.bucket or "s3://REPLACE-BUCKET/models"
     secret = f"{options.name}-object-store"
     changes: list[Object] = [
-        {"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": list(flags.arguments(bucket))},
+        {"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": _arguments(flags, bucket)},
         {"op": "remove", "path": "/spec/template/spec/containers/0/volumeMounts/0"},
     ]
     if is_s3(bucket):
@@ -256,7 +263,7 @@ def _kserve(flags: ServerFlags, image: str, options: KubernetesOptions) -> list[
         "name": "kserve-container",
         "image": image,
         "command": ["tritonserver"],
-        "args": list(flags.arguments("/mnt/models")),
+        "args": _arguments(flags, "/mnt/models"),
         "env": variables(_variables(flags, options)),
         "ports": [{"name": "h2c", "containerPort": 8001, "protocol": "TCP"}],
         "resources": {"requests": {"cpu": options.cpu, "memory": options.memory}, "limits": limits},

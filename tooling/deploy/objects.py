@@ -74,7 +74,8 @@ def control_key(name: str) -> Object:
 def deployment(
     arguments: Sequence[str], image: str, options: KubernetesOptions, given: Sequence[Object] = ()
 ) -> Object:
-    """One server a pod. Its volume `models` comes with an overlay.
+    """One server a pod. Its volume `models` comes with an overlay. The autoscaler alone says how many there are: a
+    number here would take back at each update what that has added.
 
     Liveness asks /v2/health/live: /ready is false while models load and would have the pod killed. The start-up probe
     waits for /ready as long as loading may take; before it has passed, the other two do not run.
@@ -85,7 +86,6 @@ def deployment(
         "kind": "Deployment",
         "metadata": metadata(name),
         "spec": {
-            "replicas": options.replicas,
             "selector": {"matchLabels": {"app.kubernetes.io/name": name}},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
             "template": {"metadata": metadata(name), "spec": _pod(arguments, image, options, given)},
