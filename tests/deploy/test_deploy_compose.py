@@ -310,6 +310,24 @@ def test_an_address_of_the_sixth_version(run_cli: Run, repository: Any, services
     assert {port["host_ip"] for port in services(tmp_path / "out")["triton"]["ports"]} == {"::1"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "argv", "told"),
+    [
+        ("compose", [], False),
+        ("compose", ["--host", "0.0.0.0"], True),
+        ("compose", ["--host", "0.0.0.0", "--release", "25.07"], False),
+        ("kubernetes", [], True),
+        ("kubernetes", ["--release", "25.09"], False),
+    ],
+)
+def test_holes_of_old_releases_are_told_where_others_reach_the_ports(
+    kind: str, argv: list[str], told: bool, run_cli: Run, repository: Any, tmp_path: Path
+) -> None:
+    done = run_cli("deploy", kind, repository(m=PYTHON), "-o", tmp_path / "out", *argv)
+    assert done.code == 0, done.err
+    assert ("may crash it or run code in it (CVE-2025-23310, -23319): take --release 25.07" in done.out) == told
+
+
 def test_not_a_repository(run_cli: Run, repository: Any, tmp_path: Path) -> None:
     models = repository(m=PYTHON)
     assert "no model repository" in run_cli("deploy", "compose", models / "m", "-o", tmp_path / "out").err

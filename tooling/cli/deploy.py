@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.deploy_notes import driver, other_setting, secrets, sizing, to_build
+from tooling.cli.deploy_notes import driver, holes, other_setting, secrets, sizing, to_build
 from tooling.cli.options import MOST, duration_us, heeding, size_bytes, sized, timed
 from tooling.console import Console
-from tooling.deploy.inputs import check_host, check_image, gpu_ids, quantity
+from tooling.deploy.inputs import check_host, check_image, gpu_ids, is_loopback, quantity
 from tooling.deploy.store import check_bucket
 from tooling.errors import UsageError, suggest
 
@@ -121,7 +121,10 @@ def compose(
     )
     files = render_compose(repository, output, found, flags, image, options)
     files = {**files, **{f"requests/{name}.json": text for name, text in requests.items()}}
-    notes = (*without, *other_setting(found, tuning), *(driver(image) if options.on_gpu else ()))
+    notes = (
+        *(*without, *other_setting(found, tuning), *(driver(image) if options.on_gpu else ())),
+        *holes(image, reached=not is_loopback(host)),
+    )
     following = shlex.join(["docker", "compose", "--project-directory", str(output), "up"])
     _write(console, output, files, following, notes, force=force)
 
@@ -210,6 +213,7 @@ def kubernetes(
     notes = (
         *(*told, *to_build(found, served, repository, output, server_image)),
         *(*secrets(options, guarded=control == "explicit"), *(driver(served) if gpus else ())),
+        *holes(served, reached=True),
     )
     place = "object-store" if bucket else "image" if image else "pvc"
     following = shlex.join(["kubectl", "apply", "-k", str(output / "overlays" / place)])

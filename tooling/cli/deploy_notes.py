@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from tooling.releases import Release
 
 
+_MENDED = "25.07"
+"""The first release without the holes of NVIDIA's bulletin of August 2025."""
+
+
 def other_setting(needs: Needs, tuning: Tuned | None) -> tuple[str, ...]:
     """What is deployed otherwise than the tuning chose, so that its figures do not hold."""
     from perf.rollout.as_tuned import other_than
@@ -72,6 +76,14 @@ def secrets(options: KubernetesOptions, *, guarded: bool) -> tuple[str, ...]:
         made = f"kubectl create secret generic {options.name}-object-store {source}"
         told.append(f"`{made}` makes the credentials of the bucket; {held}")
     return tuple(told)
+
+
+def holes(release: Release, *, reached: bool) -> tuple[str, ...]:
+    """What others could do who reach the ports of an old release."""
+    if not reached or release.tag >= _MENDED:
+        return ()
+    could = f"whoever reaches the ports of tritonserver:{release.tag} may crash it or run code in it"
+    return (f"{could} (CVE-2025-23310, -23319): take --release {_MENDED} or newer where not all of them are trusted",)
 
 
 def driver(release: Release) -> tuple[str, ...]:

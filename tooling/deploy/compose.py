@@ -6,13 +6,12 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
 from tooling.config.templates import environment
 from tooling.deploy.image import IMAGE, dockerfile
-from tooling.deploy.inputs import check_host, check_ports, monitoring_ports
+from tooling.deploy.inputs import check_host, check_ports, is_loopback, monitoring_ports
 from tooling.deploy.monitoring import MonitoringOptions, render_monitoring
 from tooling.deploy.needs import Needs
 from tooling.deploy.runbook import render_runbook
@@ -65,7 +64,7 @@ def render_compose(
     check_ports(options.ports)
     if options.bucket is not None:
         check_bucket(options.bucket)
-    if flags.control == "explicit" and not _is_loopback(options.host):  # whoever loads models runs code
+    if flags.control == "explicit" and not is_loopback(options.host):  # whoever loads models runs code
         flags = replace(flags, control_key=_CONTROL_KEY)
     env = environment().overlay()
     env.filters["yaml"] = _quoted
@@ -102,10 +101,6 @@ def render_compose(
     watched = render_monitoring(watch, cache=flags.cache_bytes is not None)
     monitoring = {f"monitoring/{name}": text for name, text in watched.items()}
     return {**files, **monitoring, **render_runbook(watch, "compose", facts["name"])}
-
-
-def _is_loopback(host: str) -> bool:
-    return ip_address(host).is_loopback
 
 
 class _Setting(str):

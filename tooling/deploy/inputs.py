@@ -38,6 +38,11 @@ def check_host(host: str) -> None:
         ) from None
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    return ip_address(host).is_loopback
+
+
 def check_ports(ports: Mapping[str, int]) -> None:
     """Raise UsageError for two endpoints, by their options, on one port."""
     seen: dict[int, str] = {}
