@@ -108,7 +108,7 @@ def test_sweep_monitoring_and_builder_stand_beside_it(minilm_repository, run_cli
     assert set(everything) == {"triton", "tune", "prometheus", "grafana", "build"}
     for service in everything.values():
         assert all(port["host_ip"] == "127.0.0.1" for port in service.get("ports", ()))
-        assert all(Path(mount["source"]).exists() for mount in service["volumes"])
+        assert all(Path(mount["source"]).exists() for mount in service["volumes"] if mount["type"] == "bind")
     tag = current_release().tag
     assert everything["tune"]["image"] == f"nvcr.io/nvidia/tritonserver:{tag}-py3-sdk"
     assert everything["build"]["image"] == f"nvcr.io/nvidia/tensorrt:{tag}-py3"

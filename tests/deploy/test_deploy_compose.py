@@ -37,8 +37,22 @@ def test_gpu_service_by_default(run_cli: Run, repository: Any, services: Read, t
     assert set(everything) == {"triton", "triton-cpu", "build", "prometheus", "grafana"}
     for service in everything.values():
         assert all(port["host_ip"] == "127.0.0.1" for port in service.get("ports", ()))
-        for mounted in service["volumes"]:
+        for mounted in (one for one in service["volumes"] if one["type"] == "bind"):
             assert Path(mounted["source"]).exists()
+
+
+def test_what_prometheus_measured_is_kept_for_the_yearly_review(
+    run_cli: Run, repository: Any, services: Read, tmp_path: Path
+) -> None:
+    """In a rendered project and in a checkout: beyond `docker compose down`, and for longer than its 15 days."""
+    assert run_cli("deploy", "compose", repository(m=PYTHON), "-o", tmp_path / "out").code == 0
+    for project in (tmp_path / "out", Path(__file__).parents[2]):
+        prometheus = services(project, "monitoring")["prometheus"]
+        (kept,) = (mount for mount in prometheus["volumes"] if mount["type"] == "volume")
+        assert f"--storage.tsdb.path={kept['target']}" in prometheus["command"]
+        assert "--storage.tsdb.retention.time=400d" in prometheus["command"]
+        (config,) = (mount["target"] for mount in prometheus["volumes"] if mount["type"] == "bind")
+        assert f"--config.file={config}/prometheus.yml" in prometheus["command"]
 
 
 def test_flags_follow_the_models(run_cli: Run, repository: Any, services: Read, tmp_path: Path) -> None:
