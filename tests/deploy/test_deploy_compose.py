@@ -195,7 +195,13 @@ def test_odd_paths(run_cli: Run, repository: Any, services: Read, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("directory", "project"),
-    [("123", "123"), ("null", "null"), ("1e3", "1e3"), ("Mo_Dels.v2", "mo_dels-v2"), ("möd'$(id) \"q\"", "m-d---id---q")],
+    [
+        ("123", "123"),
+        ("null", "null"),
+        ("1e3", "1e3"),
+        ("Mo_Dels.v2", "mo_dels-v2"),
+        ('möd\'$(id) "q"', "m-d---id---q"),
+    ],
 )
 def test_names_of_projects(directory: str, project: str, run_cli: Run, repository: Any, tmp_path: Path) -> None:
     """Compose takes a text and nothing else, and only some letters."""
@@ -277,6 +283,41 @@ def test_refused(config: str, argv: list[str], code: int, message: str, run_cli:
     assert (done.code, done.out) == (code, "")
     assert message in done.err
     assert not (tmp_path / "out").exists()
+
+
+CACHED = PYTHON + "response_cache { enable: true }\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "argv", "message"),
+    [
+        (
+            *("compose", CACHED),
+            ["--release", "23.02"],
+            "tritonserver:23.02 has no --cache-config, which a model with a",
+        ),
+        (*("compose", CACHED), ["--release", "23.03"], ""),
+        (*("compose", PYTHON), ["--release", "23.10", "--control", "explicit"], ""),
+        (
+            *("compose", PYTHON),
+            ["--release", "23.10", "--control", "explicit", "--host", "0.0.0.0"],
+            (
+                "--release: tritonserver:23.10 has no --http-restricted-api, which keeps the load API from strangers ("
+                "got 23.10; expected 23.11 or newer)"
+            ),
+        ),
+        (*("kubernetes", PYTHON), ["--release", "23.10", "--control", "explicit"], "has no --http-restricted-api"),
+        (*("kubernetes", PYTHON), ["--release", "23.11", "--control", "explicit"], ""),
+    ],
+)
+def test_options_that_a_release_has_not_are_refused(
+    kind: str, config: str, argv: list[str], message: str, run_cli: Run, repository: Any, tmp_path: Path
+) -> None:
+    """The server would not start with them."""
+    done = run_cli("deploy", kind, repository(m=config), "-o", tmp_path / "out", *argv)
+    assert done.code == (2 if message else 0), done.err
+    assert message in done.err
+    assert (tmp_path / "out").exists() == (not message)
 
 
 def test_what_only_some_models_need_is_told_of_these(run_cli: Run, repository: Any, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tooling.deploy.needs import Needs
 from tooling.deploy.runbook import render_runbook
 from tooling.deploy.store import S3_VARIABLES, check_bucket, is_s3
 from tooling.releases import Release
-from tooling.server.flags import ServerFlags
+from tooling.server.flags import ServerFlags, require_release
 
 COMPOSE_FILE: Final = "docker-compose.yml"
 _CONTROL_KEY: Final = "${TRITON_CONTROL_KEY:?is not set - what callers of the load API send as triton-control-key}"
@@ -66,6 +66,7 @@ def render_compose(
         check_bucket(options.bucket)
     if flags.control == "explicit" and not is_loopback(options.host):  # whoever loads models runs code
         flags = replace(flags, control_key=_CONTROL_KEY)
+    require_release(flags, release)
     env = environment().overlay()
     env.filters["yaml"] = _quoted
     mounted = os.path.relpath(repository.resolve(), output.resolve())

@@ -32,7 +32,7 @@ from tooling.deploy.runbook import render_runbook
 from tooling.deploy.store import HTTPS, KEY_FILE, check_bucket, is_s3, port_of, without_address
 from tooling.errors import UsageError
 from tooling.releases import Release
-from tooling.server.flags import CONTROL_KEY, ServerFlags
+from tooling.server.flags import CONTROL_KEY, ServerFlags, require_release
 
 Place = Literal["pvc", "object-store", "image"]
 _Overlay = tuple[Mapping[str, Object], list[Object]]
@@ -50,6 +50,7 @@ def render_kubernetes(
     image = _server_image(needs, release, options)
     if flags.control == "explicit":  # whoever loads models runs code, and the namespace reaches the port
         flags = replace(flags, control_key=_KEY)
+    require_release(flags, release)
     base = {
         "deployment.yaml": deployment(_arguments(flags, "/models"), image, options, _variables(flags, options)),
         "service.yaml": service(options.name),

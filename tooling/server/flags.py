@@ -12,12 +12,21 @@ from tooling.repository import config_path
 
 if TYPE_CHECKING:
     from tooling.check.model import Model
+    from tooling.releases import Release
 
 _SMALLEST_CACHE: Final = 2**20
 _DEFAULT_CACHE: Final = 100 * 2**20
 CONTROL_HEADER: Final = "triton-control-key"
 CONTROL_KEY: Final = "TRITON_CONTROL_KEY"
 """The variable that holds what a server asks for in that header: of the deployment, and of those who call it."""
+_SINCE: Final = {
+    "--cache-config": ("23.03", "a model with a response cache needs", "turn the cache of the models off"),
+    "--http-restricted-api": (
+        *("23.11", "keeps the load API from strangers"),
+        "leave --control at none, or let nobody else reach the ports (--host 127.0.0.1)",
+    ),
+}
+"""Options that came later than the oldest known release: with it, what they are for, and the way without."""
 Control = Literal["none", "poll", "explicit"]
 
 
@@ -159,3 +168,21 @@ def require_config_name(repository: Path, name: str | None) -> None:
             expected=f"a file NAME/configs/{name}.pbtxt in some model",
             hint="write one with `tritune tune --apply` or `tritune gen-config --hardware`, or leave --config-name out",
         )
+
+
+def require_release(flags: ServerFlags, release: Release) -> None:
+    """Raise UsageError for an option that tritonserver of a release does not have: it would not start."""
+    used = [word.partition("=")[0] for word in flags.arguments("")]
+    problems = [
+        Problem(
+            f"tritonserver:{release.tag} has no {option}, which {needed}",
+            where="--release",
+            got=release.tag,
+            expected=f"{since} or newer",
+            hint=hint,
+        )
+        for option, (since, needed, hint) in _SINCE.items()
+        if option in used and release.tag < since
+    ]
+    if problems:
+        raise UsageError(problems=problems)
