@@ -260,7 +260,7 @@ def writing(path: Path) -> Iterator[None]:
         raise UsageError(
             "cannot be written",
             where=path,
-            got=error.strerror or str(error),
+            got=_in_the_way(path) or error.strerror or str(error),
             hint="choose a directory you may write to, with room left",
         ) from error
 
@@ -277,6 +277,12 @@ def alone_in(directory: Path) -> Iterator[None]:
             clean_up.callback(os.close, handle)
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+
+
+def _in_the_way(path: Path) -> str | None:
+    """A file, or a link to nothing, that stands where a directory above `path` should."""
+    block = next((above for above in reversed(path.parents) if os.path.lexists(above) and not above.is_dir()), None)
+    return None if block is None else f"{block}, which is no directory"
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
