@@ -383,6 +383,24 @@ def test_holes_of_old_releases_are_told_where_others_reach_the_ports(
     assert ("may crash it or run code in it (CVE-2025-23310, -23319): take --release 25.07" in done.out) == told
 
 
+@pytest.mark.parametrize("kind", ["compose", "kubernetes"])
+def test_an_output_that_is_no_directory_is_named(kind: str, run_cli: Run, repository: Any, tmp_path: Path) -> None:
+    models = repository(m=PYTHON)
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("nowhere")
+    for name in ("file", "link"):
+        done = run_cli(
+            "deploy", kind, models, "-o", tmp_path / name / "deep", "--name=enc" if kind != "compose" else "-v"
+        )
+        assert (done.code, f"cannot be written (got {tmp_path / name}, which is no directory)" in done.err) == (2, True)
+
+
+def test_both_deployments_may_stand_in_one_directory(run_cli: Run, repository: Any, tmp_path: Path) -> None:
+    models = repository(m=PYTHON)
+    for kind in ("compose", "kubernetes", "compose"):
+        assert run_cli("deploy", kind, models, "-o", tmp_path / "deploy").code == 0
+
+
 def test_not_a_repository(run_cli: Run, repository: Any, tmp_path: Path) -> None:
     models = repository(m=PYTHON)
     assert "no model repository" in run_cli("deploy", "compose", models / "m", "-o", tmp_path / "out").err

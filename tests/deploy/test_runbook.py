@@ -39,7 +39,7 @@ def test_a_cluster_has_them_with_its_own_figures(gpus: str, run_cli: Run, reposi
     told = ("--owner", "search-team", "--p99", "250ms", "--queue-target", "5ms", "--gpus", gpus)
     done = run_cli("deploy", "kubernetes", repository(m=PYTHON), "-o", out, "--name", "enc", *told)
     assert done.code == 0, done.err
-    runbook, incident = ((out / name).read_text() for name in ("runbook.md", "incident.md"))
+    runbook, incident = ((out / "base" / name).read_text() for name in ("runbook.md", "incident.md"))
     (group,) = yaml.safe_load((out / "base" / "alerts.yaml").read_text())["spec"]["groups"]
     assert _sections(runbook) == [rule["alert"] for rule in group["rules"]]
     assert all(rule["annotations"]["runbook"] == f"runbook.md#{rule['alert'].lower()}" for rule in group["rules"])
@@ -53,7 +53,7 @@ def test_a_cluster_has_them_with_its_own_figures(gpus: str, run_cli: Run, reposi
 def test_a_compose_project_has_them(run_cli: Run, repository: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run_cli("deploy", "compose", repository(m=PYTHON), "-o", out, "--owner", 'a\n"b"').code == 0
-    runbook, incident = ((out / name).read_text() for name in ("runbook.md", "incident.md"))
+    runbook, incident = ((out / "monitoring" / name).read_text() for name in ("runbook.md", "incident.md"))
     assert _sections(runbook) == [rule["alert"] for rule in alerts(MonitoringOptions(""))]
     assert '**a "b"**' in runbook
     assert "kubectl" not in runbook + incident
@@ -76,5 +76,5 @@ def test_panels_that_a_page_speaks_of_are_on_the_dashboard(run_cli: Run, reposit
     assert run_cli("deploy", "compose", repository(m=PYTHON), "-o", tmp_path / "out").code == 0
     board = json.loads((tmp_path / "out/monitoring/grafana/dashboards/triton.json").read_text())
     titles = {panel["title"] for panel in board["panels"]}
-    named = set(re.findall(r"(?<!\*)\*([A-Z][^*]+)\*(?!\*)", (tmp_path / "out" / "runbook.md").read_text()))
+    named = set(re.findall(r"(?<!\*)\*([A-Z][^*]+)\*(?!\*)", (tmp_path / "out/monitoring/runbook.md").read_text()))
     assert named and named <= titles, named - titles

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.deploy_notes import driver, holes, other_setting, secrets, sizing, to_build
+from tooling.cli.deploy_notes import driver, holes, models_outside, other_setting, secrets, sizing, to_build
 from tooling.cli.options import MOST, duration_us, heeding, size_bytes, sized, timed
 from tooling.console import Console
 from tooling.deploy.inputs import check_host, check_image, gpu_ids, is_loopback, quantity
@@ -211,7 +211,7 @@ def kubernetes(
     files = render_kubernetes(found, flags, served, options)
     told = (*sizing(options, tuning, rate if replicas is None else None), *other_setting(found, tuning))
     notes = (
-        *(*told, *to_build(found, served, repository, output, server_image)),
+        *(*told, *models_outside(found), *to_build(found, served, repository, output, server_image)),
         *(*secrets(options, guarded=control == "explicit"), *(driver(served) if gpus else ())),
         *holes(served, reached=True),
     )

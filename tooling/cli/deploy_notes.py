@@ -61,6 +61,14 @@ def to_build(
     return (said if server_image else f"{said}; --server-image names it",)
 
 
+def models_outside(needs: Needs) -> tuple[str, ...]:
+    """Where the servers must find the models of engines, which no repository holds."""
+    if not needs.outside:
+        return ()
+    listed = ", ".join(needs.outside)
+    return (f"engines read models from {listed}: the pods must have them there, by a volume or in the image",)
+
+
 def secrets(options: KubernetesOptions, *, guarded: bool) -> tuple[str, ...]:
     """How the Secrets come about that the objects name: they stand in no file."""
     from tooling.deploy.store import KEY_FILE, S3_VARIABLES, is_s3

@@ -100,8 +100,8 @@ def render_compose(
         files["Dockerfile"] = dockerfile(needs.packages)
     watch = replace(options.monitoring, gpu=options.on_gpu)
     watched = render_monitoring(watch, cache=flags.cache_bytes is not None)
-    monitoring = {f"monitoring/{name}": text for name, text in watched.items()}
-    return {**files, **monitoring, **render_runbook(watch, "compose", facts["name"])}
+    pages = render_runbook(watch, "compose", facts["name"])
+    return {**files, **{f"monitoring/{name}": text for name, text in {**watched, **pages}.items()}}
 
 
 class _Setting(str):

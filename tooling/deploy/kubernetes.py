@@ -69,7 +69,8 @@ def render_kubernetes(
         files |= {f"overlays/{place}/{name}": _yaml([body]) for name, body in extra.items()}
         files[f"overlays/{place}/kustomization.yaml"] = _yaml([_kustomization(["../../base", *names], patch)])
     files["kserve/serving.yaml"] = _yaml(_kserve(flags, image, options))
-    files |= render_runbook(_watch(options), "kubernetes", options.name)
+    pages = render_runbook(_watch(options), "kubernetes", options.name)
+    files |= {f"base/{page}": text for page, text in pages.items()}
     if needs.packages:
         files["Dockerfile"] = dockerfile(needs.packages)
     return files
