@@ -54,11 +54,19 @@ class LlmTraffic:
 
 
 def figures(answers: Sequence[Answer]) -> dict[str, float]:
-    """Tokens a second, requests a second, and percentiles of TTFT, ITL and latency, under a Measurement's names."""
+    """What `figures_of` says of the answers of a run."""
     span_s = max(a.times_s[-1] for a in answers) - min(a.due_s for a in answers)
     between = [a.itl_s * 1e6 for a in answers if a.itl_s is not None]
-    named = {"ttft_": [a.ttft_s * 1e6 for a in answers], "itl_": between, "": [a.latency_s * 1e6 for a in answers]}
-    found = {"tokens_per_s": sum(a.tokens for a in answers) / span_s, "throughput_rps": len(answers) / span_s}
+    ttft, latency = [a.ttft_s * 1e6 for a in answers], [a.latency_s * 1e6 for a in answers]
+    return figures_of(span_s, sum(a.tokens for a in answers), ttft, between, latency)
+
+
+def figures_of(
+    span_s: float, tokens: float, ttft_us: Sequence[float], itl_us: Sequence[float], latency_us: Sequence[float]
+) -> dict[str, float]:
+    """Tokens a second, requests a second, and percentiles of TTFT, ITL and latency, under a Measurement's names."""
+    named = {"ttft_": ttft_us, "itl_": itl_us, "": latency_us}
+    found = {"tokens_per_s": tokens / span_s, "throughput_rps": len(latency_us) / span_s}
     return found | {
         f"{prefix}{name}": value
         for prefix, values in named.items()

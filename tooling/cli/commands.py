@@ -20,6 +20,7 @@ _COMMANDS: Final = {
     "bottleneck": "bottleneck",
     "profile": "profile",
     "quality": "quality",
+    "openai": "openai",
     "simulate": "simulate",
     "report": "report",
     "promote": "rollout",
