@@ -163,7 +163,7 @@ def _answers(request: DriftRequest, server: RunningServer, model_dir: Path) -> S
     except Refused as refusal:
         return Sign("answers", "drifted", f"a request fails: {refusal.problems[0].what}")
     found = difference(canary.answers, got)
-    why = f"off by at most {found.error:.2g} (limit {request.max_error:g}) at {found.where}, of {len(got)}"
+    why = f"{len(got)} answers, {found.text(request.max_error, 'what they were')}"
     outcome: Outcome = "steady" if found.error <= request.max_error else "drifted"
     return Sign("answers", outcome, why, {"error": min(found.error, 1e30)})
 

@@ -146,10 +146,14 @@ class Gates:
             got = canary.ask(release.server.url, release.next_name, self._candidate.variant.config)
         except Refused as refusal:
             return Passage("parity", "failed", f"a request failed: {refusal.problems[0].what}")
-        expected = canary.answers or self.answers()
+        try:
+            expected = canary.answers or self.answers()
+        except Refused as refusal:
+            why = f"the current version fails a request: {refusal.problems[0].what}; give the right answers by --canary"
+            return Passage("parity", "failed", why)
         found = difference(expected, got)
         of = "the answers of the canary file" if canary.answers else "those of the current version"
-        why = f"{len(got)} answers, off from {of} by at most {found.error:.2g} (limit {limit:g}) at {found.where}"
+        why = f"{len(got)} answers, {found.text(limit, of)}"
         outcome: Outcome = "passed" if found.error <= limit else "failed"
         return Passage("parity", outcome, why, {"error": min(found.error, 1e30), "where": found.where})
 
