@@ -34,7 +34,7 @@ from perf.profile_export import (
 from perf.server_stats import energy_j, failures_since, since
 from perf.transport import Transport
 from perf.workload import Workload
-from tooling.errors import MissingError, TrituneError
+from tooling.errors import BUSY, MissingError, TrituneError
 from tooling.repository import write_atomic, writing
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def _filled(
         outcome = Outcome(
             "hung",
             f"perf_analyzer did not end within {deadline_s:g} s",
-            "the server stopped answering (its log tells more), or the model is too slow for this deadline",
+            f"the server stopped answering (its log tells more), or the model is too slow for this deadline; {BUSY}",
         )
     report["windows_rps"] = tuple(rps / blank.rows for rps in report["windows_rps"])
     if row is not None:

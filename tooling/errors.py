@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
+BUSY = "give the machine less to do, if it is busy: on full cores everything takes longer"
+"""A hint for where a time limit was reached."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

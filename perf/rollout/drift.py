@@ -18,7 +18,7 @@ from perf.lengths import token_lengths
 from perf.result import TuneResult
 from perf.rollout.as_tuned import other_than, study_of
 from perf.rollout.canary import CANARY_FILE, Canary, difference
-from perf.rollout.ledger import Ledger, beside
+from perf.rollout.ledger import Ledger, beside, require_log
 from perf.server_stats import since
 from perf.studies import STUDIES, StudyFile, tuned
 from perf.workload_file import read_requests, read_texts
@@ -125,6 +125,7 @@ def drift(request: DriftRequest) -> Drift:
     model_dir = absolute(request.model_dir)
     if not model_dir.is_dir():
         raise UsageError("not a model directory", where=model_dir, expected="REPO/NAME of the served repository")
+    require_log(model_dir)
     server = RunningServer(request.url)
     server.identity()
     server.model_config(model_dir.name)
@@ -280,7 +281,8 @@ def _distance(one: Sequence[int], other: Sequence[int]) -> float:
 
 
 def _new_buckets(lengths: Sequence[int], study: StudyFile | None) -> BucketPlan | None:
-    """By the study's service curve the fastest of free lengths and up to four buckets; None without a curve."""
+    """By the study's service curve the fastest of free lengths and up to four buckets; None without a curve, and where
+    it says nothing of such lengths."""
     path = study.directory / CURVE_FILE if study else None
     if study is None or path is None or not path.is_file():
         return None
@@ -289,11 +291,14 @@ def _new_buckets(lengths: Sequence[int], study: StudyFile | None) -> BucketPlan 
     instances = chosen.candidate.knobs.instance_count if chosen else None
     setting = next((one for one in curve.settings if one.instances == instances), curve.settings[0])
     rows = max(rows for rows, _ in curve.of(setting).points)
-    plans = plan_buckets(
-        Counter(lengths),
-        curve.of(setting).service(),
-        max_batch_size=rows,
-        instances=setting.instances,
-        max_edges=_BUCKETS,
-    )
+    try:
+        plans = plan_buckets(
+            Counter(lengths),
+            curve.of(setting).service(),
+            max_batch_size=rows,
+            instances=setting.instances,
+            max_edges=_BUCKETS,
+        )
+    except UsageError:
+        return None
     return max(plans, key=lambda plan: plan.throughput_rps)

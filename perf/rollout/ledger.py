@@ -4,6 +4,7 @@ rollout."""
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any
 
 from perf.record_file import RecordFile
 from tooling.errors import UsageError
-from tooling.repository import writing
+from tooling.repository import require_writable, writing
 
 Entry = dict[str, Any]
 _PATIENCE_S, _POLL_S = 300.0, 0.05
@@ -143,6 +144,18 @@ def switches(entries: Sequence[Entry]) -> bool:
     """Whether the process that holds this log switches versions, or has done so: it passes no gates that take long."""
     last = next((entry for entry in reversed(entries) if entry["step"] != "drift"), {})
     return last.get("step") in _SWITCHES or (last.get("gate") == "hold" and last.get("percent") == 100)
+
+
+def require_log(model_dir: Path) -> None:
+    """Raise UsageError unless an entry can be added to the log: asked before what is noted there is measured."""
+    path = beside(model_dir, LOG)
+    read(path)
+    there = path.is_file()
+    if there:
+        with writing(path):
+            path.open("ab").close()
+    if not there or os.access(path.parent, os.W_OK):
+        require_writable(path)
 
 
 def read(path: Path) -> list[Entry]:

@@ -74,6 +74,9 @@ def test_new_lengths_come_with_new_buckets_where_the_study_has_a_curve(tmp_path:
     assert sign.outcome == "drifted"
     assert sign.evidence["edges"][-1] == 100
     assert "best for the new ones: " in sign.why
+    endless = _lengths((10**9,) * 300, study)
+    assert endless.outcome == "drifted"
+    assert "edges" not in endless.evidence, "the curve says nothing of executions that long"
 
 
 def test_the_newest_study_of_the_model_is_taken_and_damaged_ones_are_passed_over(tmp_path: Path) -> None:
@@ -146,6 +149,20 @@ def test_answers_that_changed_are_found_and_noted(
         assert "scale answers otherwise than it did" in other.out
     log = [json.loads(line) for line in model.with_name(f"{model.name}.rollout.jsonl").read_text().splitlines()]
     assert [(entry["step"], entry.get("drifted")) for entry in log[-2:]] == [("drift", False), ("drift", True)]
+
+
+@pytest.mark.parametrize("log", ["a directory", "damaged"])
+def test_a_log_that_takes_no_entry_is_told_before_anything_is_asked(
+    tmp_path: Path, scaled: Callable[..., Path], run_cli: Any, log: str
+) -> None:
+    model = scaled(tmp_path / "models")
+    path = model.with_name("scale.rollout.jsonl")
+    if log == "damaged":
+        path.write_text("{}\n")
+    else:
+        path.mkdir()
+    done = run_cli("drift", model, "--url", "127.0.0.1:1")
+    assert (done.code, f"{path}" in done.err, "no Triton server" in done.err) == (2, True, False), done.err
 
 
 @pytest.mark.live

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from tooling.errors import ExternalError, Refused, UsageError, suggest
+from tooling.errors import BUSY, ExternalError, Refused, UsageError, suggest
 from tooling.server.client import Answer, TritonHttp, address, unreachable
 from tooling.server.flags import CONTROL_HEADER, CONTROL_KEY
 from tooling.server.log import plain_reason
@@ -39,9 +39,12 @@ class RunningServer:
 
     def identity(self) -> Identity:
         """Raises MissingError when no Triton answers."""
+        limit_s = min(self._limit_s, _TIMEOUT_S)
         try:
-            about = TritonHttp(self.url, _TIMEOUT_S).metadata()
+            about = TritonHttp(self.url, limit_s).metadata()
             return Identity(str(about["name"]), str(about["version"]))
+        except TimeoutError as error:
+            raise unreachable(self.url, TimeoutError(f"nothing within {limit_s:g} s")) from error
         except (OSError, http.client.HTTPException, Answer, ValueError, LookupError, TypeError) as error:
             raise unreachable(self.url, error) from error
 
@@ -112,7 +115,8 @@ class RunningServer:
         deadline = time.monotonic() + _LOAD_TIMEOUT_S
         while self.under_way(name):
             if time.monotonic() > deadline:
-                raise ExternalError("the model does not become ready", where=self.url, got=f"`{name}`")
+                what = f"the model does not become ready within {_LOAD_TIMEOUT_S:g} s"
+                raise ExternalError(what, where=self.url, got=f"`{name}`", hint=f"see the server's log; {BUSY}")
             time.sleep(_POLL_S)
 
     def trace(self, name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -127,9 +131,8 @@ class RunningServer:
             hint = f"set {CONTROL_KEY} to the key of this server" if CONTROL_HEADER in answer.reason else None
             raise Refused(plain_reason(answer.reason), where=f"{self.url}, {doing}", hint=hint) from None
         except TimeoutError:
-            raise ExternalError(
-                f"the server did not answer within {limit_s:g} s while {doing}", where=self.url, hint="see its log"
-            ) from None
+            what = f"the server did not answer within {limit_s:g} s while {doing}"
+            raise ExternalError(what, where=self.url, hint=f"see its log; {BUSY}") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ExternalError(
                 f"the server went away while {doing}",
