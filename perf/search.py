@@ -108,8 +108,8 @@ class Search:
         Raises Refused or ExternalError when the current config cannot be measured or the server dies.
         """
         pairs = SCREEN_PAIRS * len(tries) + LOOKS[0] * min(FINALISTS, len(tries))
+        self._bench.prepare(self._longest_run_s(FINALISTS, SCREEN_PAIRS * len(tries)))  # no part of the pace
         with self._console.progress("tuning", pairs) as self._progress:
-            self._bench.prepare(self._longest_run_s(FINALISTS, SCREEN_PAIRS * len(tries)))
             screened = [s for s in (self._screen(candidate) for candidate in tries) if s]
             screening = self._current
             self._current = []
@@ -121,8 +121,8 @@ class Search:
     def confirm(self, finalists: Mapping[Candidate, float | None]) -> list[Trial]:
         """Compare settings chosen beforehand, with the ratio that a prediction gives each, if any, in this order."""
         ones = [_Screened(candidate, predicted=predicted) for candidate, predicted in finalists.items()]
+        self._bench.prepare(self._longest_run_s(len(ones)))
         with self._console.progress("tuning", LOOKS[0] * len(ones)) as self._progress:
-            self._bench.prepare(self._longest_run_s(len(ones)))
             first = [one.candidate.id for one in ones[:1]]
             if first and not self.points and not self._affordable(first, 2 * LOOKS[0]):  # from nothing is no answer
                 rough = self._screen(ones[0].candidate)
