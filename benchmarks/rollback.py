@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from perf.client import Client
-from perf.rollout.promote import rollback
+from perf.rollout.back import rollback
 from tooling.console import Console
 from tooling.runtime import find_runtime
 from tooling.server import EmbeddedServer

@@ -20,8 +20,6 @@ from tooling.repository import read_json, write_atomic
 if TYPE_CHECKING:
     from tooling.config.proto import ModelConfig
 
-CANARY_FILE = "canary.json"
-"""In the folder of the decision log: the requests with the answers of the version that serves."""
 Tensors = Mapping[str, npt.NDArray[Any]]
 _TIMEOUT_S = 60.0
 _MOST = 20

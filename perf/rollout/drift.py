@@ -17,8 +17,8 @@ from perf.curve import read_curve
 from perf.lengths import token_lengths
 from perf.result import TuneResult
 from perf.rollout.as_tuned import other_than, study_of
-from perf.rollout.canary import CANARY_FILE, Canary, difference
-from perf.rollout.ledger import Ledger, beside, require_log
+from perf.rollout.canary import Canary, difference
+from perf.rollout.ledger import CANARY_FILE, Ledger, beside, require_log
 from perf.server_stats import since
 from perf.studies import STUDIES, StudyFile, tuned
 from perf.workload_file import read_requests, read_texts

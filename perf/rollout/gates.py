@@ -88,15 +88,15 @@ class Gates:
         if demands.canary:
             self._requests()  # what is wrong with the file is told before anything is done
 
-    def run(self, gates: Sequence[str] = GATES) -> list[Passage]:
-        """Pass them in order; the first that fails is the last."""
+    def run(self, gates: Sequence[str], ended: Callable[[], bool]) -> list[Passage]:
+        """Pass them in order; the first that fails is the last, as is the one after which somebody has `ended` it."""
         passages = []
         with self._console.progress("gates", len(gates)) as progress:
             for name in gates:
                 passage = self._skipped(name) or getattr(self, f"_{name}")()
                 passages.append(passage)
                 progress.step(f"{name}: {passage.outcome}")
-                if passage.outcome == "failed":
+                if passage.outcome == "failed" or ended():
                     break
         return passages
 

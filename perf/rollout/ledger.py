@@ -21,6 +21,10 @@ Entry = dict[str, Any]
 _PATIENCE_S, _POLL_S = 300.0, 0.05
 _SWITCHES = ("switching", "promoted", "let go")
 """Steps after which the process that holds the log is past its gates: what it still does ends by itself."""
+ENDING = "ending"
+"""Noted by a `rollback` that another process keeps waiting: that one is to end its trial."""
+_BY_OTHERS = ("drift", ENDING)
+"""Steps that a process notes which does not hold the log."""
 
 
 def beside(model_dir: Path, what: str) -> Path:
@@ -30,16 +34,19 @@ def beside(model_dir: Path, what: str) -> Path:
 
 
 LOG = "rollout.jsonl"
+CANARY_FILE = "canary.json"
+"""Beside the decision log: the canary requests with the answers of the version that serves."""
 
 
 @dataclass(slots=True)
 class State:
-    """Where the rollouts of a model stand: promotions that can be taken back, newest last; the trial that is under way;
-    a switch that began and whose end is not in the log; the highest version ever used. `kept` in a promotion are the
-    versions before it, as long as they stay loaded."""
+    """Where the rollouts of a model stand: promotions that can be taken back, newest last; the trial whose share has
+    held, and one whose share is still watched; a switch that began and whose end is not in the log; the highest version
+    ever used. `kept` in a promotion are the versions before it, as long as they stay loaded."""
 
     promoted: list[Entry] = field(default_factory=list)
     trial: Entry | None = None
+    holding: Entry | None = None
     switching: Entry | None = None
     last_version: int = 0
 
@@ -49,9 +56,14 @@ class State:
         return self.promoted[-1] if self.promoted and self.promoted[-1].get("kept") and not self.switching else None
 
     @property
+    def share(self) -> Entry | None:
+        """The trial by which a candidate may have a share of the requests."""
+        return self.holding or self.trial
+
+    @property
     def newest(self) -> Entry | None:
         """The step that a rollback takes back."""
-        return self.switching or self.trial or next(reversed(self.promoted), None)
+        return self.switching or self.share or next(reversed(self.promoted), None)
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> State:
@@ -63,32 +75,39 @@ class State:
     def _follow(self, entry: Entry) -> None:
         self.last_version = max(self.last_version, int(entry.get("version", 0)))
         step = entry["step"]
-        if step == "trial":
-            self.trial = entry
+        if step == "trial begun":
+            self.holding = entry
+        elif step == "trial":
+            self.trial, self.holding = entry, None
+        elif step in ("begun", "stopped"):
+            self.holding = None
         elif step == "switching":
             self.switching = entry
         elif step == "promoted" and self.switching:
             self.promoted.append(self.switching)
-            self.switching = self.trial = None
+            self.switching = self.trial = self.holding = None
         elif step == "let go" and self.promoted:
             self.promoted[-1] = {**self.promoted[-1], "kept": []}
         elif step == "trial ended":
-            self.trial = None
-        elif step == "switch undone":
-            self.switching = None
+            self.trial = self.holding = None
+        elif step == "switch undone":  # which took the candidate's files
+            self.switching = self.trial = self.holding = None
         elif step == "rolled back" and self.promoted:
             self.promoted.pop()
 
 
 class Ledger:
     """The log, opened by the one process that may change the model; a context manager. Entering raises UsageError while
-    another process holds it, or for a log that is damaged. With `waiting` it waits for a process that is switching
-    versions, after telling so. Without `lock` it is only for notes that change nothing."""
+    another process holds it, or for a log that is damaged. `waiting` is asked again and again meanwhile, with the
+    entries so far, whether to wait for that process. Without `lock` it is only for notes that change nothing."""
 
-    def __init__(self, model_dir: Path, *, lock: bool = True, waiting: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, model_dir: Path, *, lock: bool = True, waiting: Callable[[Sequence[Entry]], bool] | None = None
+    ) -> None:
         self._lock, self._waiting = lock, waiting
         self.path = beside(model_dir, LOG)
         self.entries: list[Entry] = []
+        self._begins = 0
         self._file = RecordFile(self.path)
 
     def __enter__(self) -> Ledger:
@@ -96,6 +115,7 @@ class Ledger:
             with writing(self.path):
                 self._open()
             self.entries = read(self.path)
+            self._begins = len(self.entries)
         except BaseException as error:
             self._file.close()
             if isinstance(error.__cause__, BlockingIOError):
@@ -114,17 +134,14 @@ class Ledger:
         self._file.close()
 
     def _open(self) -> None:
-        ends, told = time.monotonic() + _PATIENCE_S, False
+        ends = time.monotonic() + _PATIENCE_S
         while True:
             try:
                 self._file.open(lock=self._lock)
                 return
             except BlockingIOError:
-                if self._waiting is None or time.monotonic() >= ends or not switches(read(self.path)):
+                if self._waiting is None or time.monotonic() >= ends or not self._waiting(read(self.path)):
                     raise
-            if not told:
-                self._waiting()
-                told = True
             time.sleep(_POLL_S)
 
     @property
@@ -139,10 +156,14 @@ class Ledger:
         self.entries.append(entry)
         return entry
 
+    def asked_to_end(self) -> bool:
+        """Whether a `rollback` waits for this process to end its trial."""
+        return any(entry["step"] == ENDING for entry in read(self.path)[self._begins :])
+
 
 def switches(entries: Sequence[Entry]) -> bool:
     """Whether the process that holds this log switches versions, or has done so: it passes no gates that take long."""
-    last = next((entry for entry in reversed(entries) if entry["step"] != "drift"), {})
+    last = next((entry for entry in reversed(entries) if entry["step"] not in _BY_OTHERS), {})
     return last.get("step") in _SWITCHES or (last.get("gate") == "hold" and last.get("percent") == 100)
 
 
@@ -185,7 +206,12 @@ def read(path: Path) -> list[Entry]:
 
 
 _LISTS = {"served": int, "replaced": str, "added": str, "kept": int}
-_NEEDED = {"switching": ("version", "served", "replaced", "added"), "promoted": ("version",), "trial": ("version",)}
+_NEEDED = {
+    "switching": ("version", "served", "replaced", "added"),
+    "promoted": ("version",),
+    "trial": ("version", "percent"),
+    "trial begun": ("version",),
+}
 
 
 def _usable(entry: Entry) -> bool:

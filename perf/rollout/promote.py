@@ -1,34 +1,32 @@
-"""The rollout as a whole: stage, gates, trial, switch; and the one step back. Layer: above gates and trial."""
+"""The rollout as a whole: stage, gates, trial, switch. Layer: above gates, trial and back."""
 
 from __future__ import annotations
 
 import shlex
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perf.operands import CURRENT, Base, Side, sides
-from perf.rollout.canary import CANARY_FILE
+from perf.rollout.back import Patience, open_release, take_back
 from perf.rollout.gates import GATES, Demands, Gates, Passage
-from perf.rollout.ledger import LOG, Entry, Ledger, State, beside, read
+from perf.rollout.ledger import CANARY_FILE, Entry, Ledger, State, beside
 from perf.rollout.release import Release
 from perf.rollout.trial import Hold, failed_share, watch, watch_whole
 from tooling.console import table
 from tooling.errors import Refused, TrituneError, UsageError
-from tooling.repository import absolute, config_path, read_config, writing
-from tooling.server.running import RunningServer
+from tooling.repository import config_path, read_config
 
 if TYPE_CHECKING:
     from perf.analyzer import PerfAnalyzer
     from tooling.console import Console
 
 WHOLE = 100.0
-_ANSWER_S = 60.0
-"""A server on full cores may take long to say what it serves; no switch is undone for that."""
 _AGAIN = ("parity", "slo")
 """Gates that are passed again before a trial is widened."""
+_TAKEN_BACK = "it was taken back meanwhile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,9 @@ class Promotion:
     @property
     def conclusion(self) -> str:
         """The answer in one sentence."""
-        serves = ", ".join(map(str, self.serves))
+        serves = ", ".join(map(str, self.serves)) or "none"
+        if self.promoted and self.version not in self.serves:
+            return f"Version {self.version} of {self.model} served, until version {serves} did."
         if self.promoted:
             return f"Version {self.version} of {self.model} serves."
         if not self.passed:
@@ -95,19 +95,19 @@ def promote(request: PromoteRequest, *, analyzer: Callable[[], PerfAnalyzer], co
     """Put a candidate into a served model, or a share of its traffic; stopped by the first gate that fails.
 
     Whatever ends it early, an exception or Ctrl-C, the old version serves and the candidate is gone; a trial that is
-    widened in vain goes on with the share it had. Ended while the new version is watched, that one serves on, and the
-    old one stays loaded until the next promotion or rollback. Raises UsageError for what cannot be promoted,
-    MissingError and ExternalError as the server does.
+    widened in vain goes on with the share it had, unless it was the switch that Triton refused. Ended while the new
+    version is watched, that one serves on, and the old one stays loaded until the next promotion or rollback. Raises
+    UsageError for what cannot be promoted, MissingError and ExternalError as the server does.
     """
     release = open_release(request.model_dir, request.url, request.demands.config_name)
     release.served()
     with Ledger(release.model_dir) as ledger:
         trial = _trial(ledger, release, request.candidate)
+        current, candidate = _sides(release, request)
+        gates = Gates(release, current, candidate, request.demands, analyzer, console)
         if left := ledger.state.kept:
             release.let_go(ledger, left)
         served, failed_before = tuple(release.served()), failed_share(release)
-        current, candidate = _sides(release, request)
-        gates = Gates(release, current, candidate, request.demands, analyzer, console)
         run = _Run(request, release, ledger, gates, candidate, served, console)
         result = run.widen(trial) if trial else run.begin()
         kept = ledger.state.kept if result.promoted else None
@@ -118,7 +118,7 @@ def promote(request: PromoteRequest, *, analyzer: Callable[[], PerfAnalyzer], co
 
 def _after_switch(release: Release, console: Console) -> Ledger:
     """The log, once a switch of versions that another process makes just now has come to its end."""
-    return Ledger(release.model_dir, waiting=lambda: console.info("waiting for the switch that is under way"))
+    return Ledger(release.model_dir, waiting=Patience(release.model_dir, console))
 
 
 def _keep_answers(release: Release, gates: Gates, version: int, console: Console) -> None:
@@ -143,32 +143,31 @@ def _watched(
     console.info(f"version {version} serves, and the one before stays loaded for {hold.seconds:g} s")
     held = watch_whole(release, version, hold, failed_before, console)
     with _after_switch(release, console) as ledger:
-        entry = ledger.state.kept
-        if held is None or entry is None or int(entry["version"]) != version:
-            held = Passage("hold", "failed", "it was taken back meanwhile")
-            return replace(
-                result, passages=(*result.passages, held), promoted=False, serves=tuple(release.served()), percent=0
-            )
+        entry, ended = _watch_ended(ledger.state, version, gone=held is None)
+        if entry is None or held is None:
+            passages = (*result.passages, ended)
+            serves = tuple(release.server.versions(release.name))
+            return replace(result, passages=passages, promoted=ended.outcome == "skipped", serves=serves, percent=0)
         ledger.note("gate", version=version, percent=WHOLE, **held.to_dict())
         result = replace(result, passages=(*result.passages, held))
         if held.outcome == "passed":
             release.let_go(ledger, entry)
             return result
-        serves = _take_back(release, entry)
+        back = take_back(release, entry)
         release.drop_candidate()
-        ledger.note("rolled back", version=version, served=serves)
-    return replace(result, promoted=False, serves=tuple(serves))
+        ledger.note("rolled back", version=version, served=back)
+    return replace(result, promoted=False, serves=tuple(back))
 
 
-def open_release(model_dir: Path, url: str, config_name: str | None) -> Release:
-    """The release of a model directory on a running server. Raises UsageError unless models may be loaded there."""
-    model_dir = absolute(model_dir)
-    if not model_dir.is_dir():
-        raise UsageError("not a model directory", where=model_dir, expected="REPO/NAME of the served repository")
-    server = RunningServer(url, _ANSWER_S)
-    server.identity()
-    server.require_control("server not in explicit mode: it loads no new version while it runs", "")
-    return Release(model_dir, server, config_name)
+def _watch_ended(state: State, version: int, *, gone: bool) -> tuple[Entry | None, Passage]:
+    """The promotion that is watched, while the log still has it as the newest with the old version loaded; and what
+    ended the watch otherwise. `gone`: the version does not serve any more."""
+    if state.kept and int(state.kept["version"]) == version:
+        why = f"version {version} serves no more, and no rollback did that: was it unloaded, or the server ended?"
+        return (None if gone else state.kept), Passage("hold", "failed", why)
+    if any(int(entry["version"]) == version for entry in state.promoted):
+        return None, Passage("hold", "skipped", "the next promotion ended the watch")
+    return None, Passage("hold", "failed", _TAKEN_BACK)
 
 
 class _Run:
@@ -193,46 +192,54 @@ class _Run:
         release.drop_candidate()  # what a killed run left
         version = release.new_version(self._ledger)
         self._ledger.note("begun", version=version, candidate=self._candidate.label, served=list(self._served))
-        kept = False
-        try:
+        with self._tidying(version):
             release.stage(variant.config, self._config_source(), variant.model_dir or release.model_dir, version)
-            promotion = self._after_gates(version, GATES, 0)
-            kept = promotion.passed and not promotion.promoted
-            return promotion
+            return self._after_gates(version, GATES, 0)
+
+    def widen(self, trial: Entry) -> Promotion:
+        """The candidate on trial: the gates that may answer otherwise by now, then a larger share, or all."""
+        version = int(trial["version"])
+        with self._tidying(version):
+            return self._after_gates(version, _AGAIN, float(trial["percent"]))
+
+    @contextmanager
+    def _tidying(self, version: int) -> Iterator[None]:
+        """Notes what ended the run early, and leaves the candidate loaded only while it is on trial."""
+        try:
+            yield
         except BaseException as error:
             self._ledger.note("stopped", version=version, at=type(error).__name__, why=str(error))
             raise
         finally:
             if self._ledger.state.kept:
-                release.unload_candidate()
-            elif not kept:
-                release.drop_candidate()
-
-    def widen(self, trial: Entry) -> Promotion:
-        """The candidate on trial: the gates that may answer otherwise by now, then a larger share, or all."""
-        promotion = self._after_gates(int(trial["version"]), _AGAIN, float(trial["percent"]))
-        if promotion.promoted and self._ledger.state.kept:
-            self._release.unload_candidate()
-        elif promotion.promoted:
-            self._release.drop_candidate()
-        return promotion
+                self._release.unload_candidate()
+            elif self._ledger.state.share is None:
+                self._release.drop_candidate()
 
     def _after_gates(self, version: int, names: tuple[str, ...], had: float) -> Promotion:
-        passages = self._gates.run(names)
+        passages = self._gates.run(names, self._ledger.asked_to_end)
         for passage in passages:
             self._ledger.note("gate", version=version, **passage.to_dict())
+        if self._ledger.asked_to_end():
+            return self._taken_back(version, passages)
         if passages[-1].outcome == "failed":
             return self._result(version, passages, had)
         if self._request.percent < WHOLE:
             return self._held(version, passages, had)
-        return self._switched(version, passages, had)
+        return self._switched(version, passages)
 
     def _held(self, version: int, passages: list[Passage], had: float) -> Promotion:
-        """Give the candidate its share and watch it; the share before comes back unless it holds."""
+        """Give the candidate its share and watch it; the share before comes back unless it holds, and none when a
+        `rollback` ends it."""
         request, release, share = self._request, self._release, had
+        self._ledger.note("trial begun", version=version, percent=request.percent)
         try:
             release.split(request.percent)
-            held = watch(release, Hold(request.hold_s, request.demands.slo), request.percent, self._console)
+            hold = Hold(request.hold_s, request.demands.slo)
+            held = watch(release, hold, request.percent, self._ledger.asked_to_end, self._console)
+            if held is None:
+                share = 0
+                return self._taken_back(version, passages)
             self._ledger.note("gate", version=version, percent=request.percent, **held.to_dict())
             if held.outcome == "passed":
                 share = request.percent
@@ -241,13 +248,20 @@ class _Run:
             release.split(share)
         return self._result(version, [*passages, held], share)
 
-    def _switched(self, version: int, passages: list[Passage], had: float) -> Promotion:
+    def _taken_back(self, version: int, passages: list[Passage]) -> Promotion:
+        """A `rollback` waits: the trial is at its end."""
+        self._release.split(0)
+        self._ledger.note("trial ended", version=version, served=list(self._served))
+        passages = [*passages, Passage("hold", "failed", _TAKEN_BACK)]
+        return Promotion(self._release.name, version, tuple(passages), False, self._served, 0, self._ledger.path)
+
+    def _switched(self, version: int, passages: list[Passage]) -> Promotion:
         try:
             kept = self._release.switch(self._ledger, version, keep=self._request.hold_s > 0)
         except Refused as refusal:
             failed = Passage("switch", "failed", f"Triton refuses it: {refusal.problems[0].what}")
             self._ledger.note("gate", version=version, **failed.to_dict())
-            return self._result(version, [*passages, failed], had)
+            return self._result(version, [*passages, failed], 0)
         self._ledger.note("promoted", version=version, served=[version], kept=kept)
         old = ", ".join(map(str, self._served))
         if self._request.hold_s > 0 and not kept:
@@ -269,71 +283,6 @@ class _Run:
         return config_path(files) if word.is_dir() and files else self._release.config_file
 
 
-@dataclass(frozen=True, slots=True)
-class Rollback:
-    """What one step back did: `ended` is a trial, a promotion, or a switch that was cut off; `serves` are the versions
-    that serve now."""
-
-    model: str
-    ended: str
-    version: int
-    serves: tuple[int, ...]
-    seconds: float
-    log: Path
-
-    def text(self) -> str:
-        serves = ", ".join(map(str, self.serves))
-        took = f"The {self.ended} of version {self.version} is taken back"
-        return f"{took}: version {serves} serves, after {self.seconds} s."
-
-
-def rollback(model_dir: Path, url: str, console: Console) -> Rollback:
-    """End the trial that is under way, else take the last promotion back; one that switches versions just now is waited
-    for. Raises UsageError when there is neither, or when another process took it back first; Refused when Triton no
-    longer takes the old version, and the newer one then goes on."""
-    release, started = open_release(model_dir, url, None), time.monotonic()
-    log = beside(release.model_dir, LOG)
-    before = State.of(read(log))
-    meant = before.newest if log.exists() else _newest(before, release)  # which leaves no log where there was none
-    with _after_switch(release, console) as ledger:
-        state = ledger.state
-        entry = _newest(state, release)
-        if meant is None or entry["version"] != meant["version"]:
-            raise UsageError(
-                "another rollout came first, and this one would take back what it was not asked to",
-                where=ledger.path,
-                got=f"version {entry['version']} is the newest",
-                expected=f"{meant['version'] if meant else 'none'}, as when this began",
-                hint="look at the end of the log, and go on from there",
-            )
-        if entry is state.trial:
-            ended, step, serves = "trial", "trial ended", release.served()
-        else:
-            ended, step = ("switch", "switch undone") if state.switching else ("promotion", "rolled back")
-            serves = release.take_back(entry) if state.switching else _take_back(release, entry)
-        release.drop_candidate()
-        ledger.note(step, version=entry["version"], served=serves)
-    seconds = round(time.monotonic() - started, 2)
-    return Rollback(release.name, ended, int(entry["version"]), tuple(serves), seconds, ledger.path)
-
-
-def _newest(state: State, release: Release) -> Entry:
-    """The step that a rollback takes back. Raises UsageError when there is none."""
-    if entry := state.newest:
-        return entry
-    log = beside(release.model_dir, LOG)
-    raise UsageError("there is nothing to take back", where=log, expected="an earlier `tritune promote`")
-
-
-def _take_back(release: Release, entry: Entry) -> list[int]:
-    """Serve what served before this promotion; the canary's answers are those of the version that goes, and go too."""
-    serves = release.take_back(entry)
-    path = beside(release.model_dir, CANARY_FILE)
-    with writing(path):
-        path.unlink(missing_ok=True)
-    return serves
-
-
 def _trial(ledger: Ledger, release: Release, candidate: str | None) -> Entry | None:
     """The trial that is to be widened; None for a new candidate. Raises UsageError when the request does not fit."""
     state = ledger.state
@@ -345,7 +294,11 @@ def _trial(ledger: Ledger, release: Release, candidate: str | None) -> Entry | N
         )
     if candidate is None and state.trial is None:
         raise UsageError(
-            "nothing is on trial", where=release.model_dir, expected="a candidate", hint="name it behind the model"
+            "nothing is on trial",
+            where=release.model_dir,
+            got=f"the watch of version {state.holding['version']} was cut off" if state.holding else None,
+            expected="a candidate",
+            hint="name it behind the model",
         )
     if candidate is not None and state.trial:
         raise UsageError(

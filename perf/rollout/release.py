@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perf.client.split import Split
 from perf.rollout.ledger import Entry, Ledger, beside
 from tooling.errors import ExternalError, Refused, TrituneError, UsageError
 from tooling.pbtxt.editor import edit
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 FOLDER = "rollout"
 """In the model directory, what went out of it: Triton passes over directories that are no numbers."""
 SPLIT_FILE = "split.json"
+ANSWER_S = 60.0
+"""A server on full cores may take long to say what it serves; no switch is undone for that."""
 _SETTLE_S, _LONGEST_S, _POLL_S = 5.0, 300.0, 0.02
 _BEFORE, _AFTER = "before", "after"
 _OWN = (CONFIG_FILE, "configs", FOLDER)
@@ -149,6 +150,8 @@ class Release:
     def split(self, percent: float) -> None:
         """Say in the split file which share of the requests the candidate gets; 0 takes the file away."""
         if percent:
+            from perf.client.split import Split
+
             split = Split(self.name, self.next_name, percent)
             write_atomic(self.split_path, json.dumps(split._asdict()) + "\n")
         else:
@@ -223,9 +226,9 @@ class Release:
         """Raise ExternalError unless these versions are ready. A server on busy cores takes its time after the answer
         to the load call: as long as a version is under way it is waited for."""
         begun = time.monotonic()
-        while (found := self.server.versions(self.name)) != versions:
-            waited_s = time.monotonic() - begun
-            if waited_s > _LONGEST_S or (waited_s > _SETTLE_S and not self.server.under_way(self.name)):
+        while True:
+            (found, under_way), waited_s = self.server.readiness(self.name), time.monotonic() - begun
+            if found == versions or waited_s > _LONGEST_S or (waited_s > _SETTLE_S and not under_way):
                 break
             time.sleep(_POLL_S)
         if found != versions:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perf.rollout.gates import Passage
 from perf.server_stats import since
 from perf.slo import Slo
+from tooling.errors import Refused
 
 if TYPE_CHECKING:
     from perf.rollout.release import Release
@@ -30,8 +31,9 @@ class Hold:
     slo: Slo
 
 
-def watch(release: Release, hold: Hold, percent: float, console: Console) -> Passage:
-    """Look at both versions' statistics every second; ends at the first look that fails, else after the time."""
+def watch(release: Release, hold: Hold, percent: float, ended: Callable[[], bool], console: Console) -> Passage | None:
+    """Look at both versions' statistics every second; ends at the first look that fails, else after the time. None
+    when somebody else `ended` the trial."""
     names = release.name, release.next_name
     before = {name: release.server.stats(name) for name in names}
     ends = time.monotonic() + hold.seconds
@@ -39,7 +41,12 @@ def watch(release: Release, hold: Hold, percent: float, console: Console) -> Pas
         while True:
             left_s = ends - time.monotonic()
             time.sleep(max(0.0, min(_LOOK_S, left_s)))
-            seen = {name: since(before[name], release.server.stats(name)) for name in names}
+            if ended():
+                return None
+            try:
+                seen = {name: since(before[name], release.server.stats(name)) for name in names}
+            except Refused as refusal:
+                return Passage("hold", "failed", f"one of both serves no more: {refusal.problems[0].what}")
             passage = _judge(seen[release.name], seen[release.next_name], hold, last=left_s <= _LOOK_S)
             progress.step(passage.why)
             if passage.outcome == "failed" or left_s <= _LOOK_S:
@@ -56,8 +63,11 @@ def watch_whole(release: Release, version: int, hold: Hold, failed_before: float
             time.sleep(max(0.0, min(_LOOK_S, left_s)))
             if version not in release.server.versions(release.name):
                 return None
-            seen = since(before, release.server.stats(release.name))
-            passage = _judge({"answered": 1.0, "failed": failed_before}, seen, hold, last=False)
+            try:
+                seen = since(before, release.server.stats(release.name))
+            except Refused:
+                return None
+            passage = _judge({"answered": 1 - failed_before, "failed": failed_before}, seen, hold, last=False)
             progress.step(passage.why)
             if passage.outcome == "failed" or left_s <= _LOOK_S:
                 return passage

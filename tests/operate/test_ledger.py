@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from perf.rollout.ledger import LOG, Ledger, beside, read
+from perf.rollout.back import Patience
+from perf.rollout.ledger import LOG, Ledger, State, beside, read
+from tooling.console import Console
 from tooling.errors import UsageError
 
 TORN = b'{"step": "promoted", "versi'
@@ -63,26 +65,73 @@ def test_what_a_promotion_kept_is_kept_until_it_is_let_go(tmp_path: Path) -> Non
         assert ledger.state.promoted[-1]["version"] == 2, "which may still be taken back"
 
 
-def test_who_waits_gets_the_log_after_a_switch_and_is_refused_while_gates_are_passed(tmp_path: Path) -> None:
-    told: list[str] = []
+def test_a_switch_is_waited_for_and_gates_and_trials_are_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, patience = beside(tmp_path / "m", LOG), Patience(tmp_path / "m", Console())
     rollout = Ledger(tmp_path / "m").__enter__()
-
-    def waiting() -> None:
-        told.append("waiting")
-        rollout.note("promoted", version=2)
-        rollout.__exit__(None, None, None)
-
-    for step in ({"step": "begun"}, {"step": "gate", "gate": "ab"}, {"step": "gate", "gate": "hold", "percent": 5}):
+    for step in (
+        {"step": "begun"},
+        {"step": "gate", "gate": "ab"},
+        {"step": "trial begun", "percent": 5},
+        {"step": "gate", "gate": "hold", "percent": 5},
+    ):
         rollout.note(**step, version=2)
-        with pytest.raises(UsageError, match="another rollout"), Ledger(tmp_path / "m", waiting=waiting):
+        with pytest.raises(UsageError, match="another rollout"), Ledger(tmp_path / "m", waiting=patience):
             pass
     rollout.note("switching", version=2, served=[1], replaced=[], added=["2"])
     with Ledger(tmp_path / "m", lock=False) as look:
         look.note("drift", drifted=False)
-    assert told == []
-    with Ledger(tmp_path / "m", waiting=waiting) as ledger:
+    assert "waiting" not in capsys.readouterr().err
+    assert patience(read(path)) and patience(read(path))
+    assert capsys.readouterr().err.count("waiting for the switch that is under way") == 1
+
+    def then(_: object) -> bool:
+        rollout.note("promoted", version=2)
+        rollout.__exit__(None, None, None)
+        return True
+
+    with Ledger(tmp_path / "m", waiting=then) as ledger:
         assert [entry["version"] for entry in ledger.state.promoted] == [2]
-    assert told == ["waiting"]
+
+
+def test_who_watches_a_trial_is_told_once_to_end_it(tmp_path: Path) -> None:
+    path, patience = beside(tmp_path / "m", LOG), Patience(tmp_path / "m", Console(), ends_trials=True)
+    with Ledger(tmp_path / "m") as rollout:
+        rollout.note("begun", version=2)
+        assert not patience(read(path)), "nothing has changed for clients yet"
+        rollout.note("trial begun", version=2, percent=5)
+        assert not rollout.asked_to_end()
+        assert patience(read(path)) and patience(read(path))
+        assert patience.ended is not None and patience.ended["version"] == 2
+        assert [entry["step"] for entry in read(path)] == ["begun", "trial begun", "ending"]
+        assert rollout.asked_to_end()
+    with Ledger(tmp_path / "m") as later:
+        assert not later.asked_to_end(), "that was for the one before"
+
+
+@pytest.mark.parametrize(
+    ("steps", "share", "trial"),
+    [
+        ("begun", None, None),
+        ("begun, trial begun", 5, None),
+        ("begun, trial begun, stopped", None, None),
+        ("begun, trial begun, begun", None, None),
+        ("begun, trial begun, trial", 5, 5),
+        ("begun, trial begun, trial, trial begun", 5, 5),
+        ("begun, trial begun, trial, trial begun, stopped", 5, 5),
+        ("begun, trial begun, trial, trial begun, trial ended", None, None),
+        ("begun, trial begun, trial, switching, promoted", None, None),
+        ("begun, trial begun, trial, switching, switch undone", None, None),
+    ],
+)
+def test_a_share_lasts_from_its_first_request_to_the_end_of_the_trial(
+    steps: str, share: int | None, trial: int | None
+) -> None:
+    facts = {"version": 2, "percent": 5, "served": [1], "replaced": [], "added": []}
+    state = State.of({"step": step, **facts} for step in steps.split(", "))
+    assert (state.share or {}).get("percent") == share
+    assert (state.trial or {}).get("percent") == trial
 
 
 @pytest.mark.parametrize(
@@ -95,6 +144,7 @@ def test_who_waits_gets_the_log_after_a_switch_and_is_refused_while_gates_are_pa
         '{"step": "switching", "version": 2, "served": [1], "replaced": "1", "added": []}',
         '{"step": "switching", "version": 2, "served": [1], "replaced": [], "added": [], "kept": [1], "config": 7}',
         '{"step": "trial", "percent": 5}',
+        '{"step": "trial", "version": 2}',
         '{"step": "trial", "version": 2, "percent": "5"}',
         '{"step": 1}',
         "[]",

@@ -151,39 +151,99 @@ def test_a_run_killed_while_it_switches_is_put_right_by_rollback(
         assert run_cli(*argv).code == 0
 
 
+def on_trial(model: Path, percent: int, *argv: object) -> subprocess.Popen[str]:
+    """A promotion in a process of its own, whose candidate has got this share."""
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from tooling.cli import entry; entry()"
+    words = ["promote", model, *argv, *FAST, "--percent", percent, "--hold", "60s"]
+    command = [sys.executable, "-c", code, *map(str, words)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    split, deadline = model.with_name("scale.split.json"), time.monotonic() + 60
+    while not (split.exists() and json.loads(split.read_text())["percent"] == percent):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "no share"
+        time.sleep(0.05)
+    return process
+
+
+def test_a_rollback_ends_a_trial_that_is_watched(
+    tmp_path: Path, scaled: Callable[..., Path], serving: Any, traffic: Any, run_cli: Any
+) -> None:
+    model, candidate = scaled(tmp_path / "models"), scaled(tmp_path / "new", factor=2.01)
+    split = model.with_name("scale.split.json")
+    with serving(model.parent, "scale") as server, traffic(server.grpc_url, "scale", 4, split=split) as clients:
+        url = ("--url", server.http_url)
+        process = on_trial(model, 50, candidate, *url)
+        clients.wait_for("scale.next", "2")
+        back = run_cli("rollback", model, *url, "--json")
+        assert back.code == 0, back.err
+        assert (back.json["data"]["ended"], back.json["data"]["version"], back.json["data"]["serves"]) == (
+            "trial",
+            2,
+            [1],
+        )
+        assert "version 2 gets no more requests" in back.err
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, "hold: it was taken back meanwhile" in out) == (1, True), err
+        assert "Stopped at `hold`: version 1 serves as before." in out
+        assert sorted(entry.name for entry in model.parent.iterdir()) == ["scale", "scale.rollout.jsonl"]
+        clients.wait_for("scale", "1")
+        nothing = run_cli("rollback", model, *url)
+        assert (nothing.code, "there is nothing to take back" in nothing.err) == (2, True)
+    assert clients.failed == clients.wrong == []
+    assert [entry["step"] for entry in log_of(model)[-3:]] == ["trial begun", "ending", "trial ended"]
+
+
+@pytest.mark.long
+def test_a_rollback_while_a_trial_is_widened_ends_all_of_it(
+    tmp_path: Path, scaled: Callable[..., Path], serving: Any, traffic: Any, run_cli: Any
+) -> None:
+    model, candidate = scaled(tmp_path / "models"), scaled(tmp_path / "new", factor=2.01)
+    split = model.with_name("scale.split.json")
+    with serving(model.parent, "scale") as server, traffic(server.grpc_url, "scale", 8, split=split) as clients:
+        url = ("--url", server.http_url)
+        first = run_cli("promote", model, candidate, *url, *FAST, "--percent", 25, "--hold", "2s")
+        assert first.code == 0, first.err
+        process = on_trial(model, 60, *url)
+        back = run_cli("rollback", model, *url, "--json")
+        assert (back.code, back.json["data"]["ended"], back.json["data"]["serves"]) == (0, "trial", [1]), back.err
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 1, err
+        assert sorted(entry.name for entry in model.parent.iterdir()) == ["scale", "scale.rollout.jsonl"]
+    assert clients.failed == clients.wrong == []
+
+
+@pytest.mark.long
+def test_the_trial_of_a_run_that_was_killed_is_ended_by_rollback(
+    tmp_path: Path, scaled: Callable[..., Path], serving: Any, run_cli: Any
+) -> None:
+    model, candidate = scaled(tmp_path / "models"), scaled(tmp_path / "new", factor=2.01)
+    with serving(model.parent, "scale") as server:
+        url = ("--url", server.http_url)
+        process = on_trial(model, 5, candidate, *url)
+        process.kill()
+        process.communicate()
+        wider = run_cli("promote", model, "--percent", 25, *url, *FAST)
+        assert (wider.code, "got the watch of version 2 was cut off" in wider.err) == (2, True), wider.err
+        back = run_cli("rollback", model, *url, "--json")
+        assert (back.code, back.json["data"]["ended"], back.json["data"]["serves"]) == (0, "trial", [1]), back.err
+        assert sorted(entry.name for entry in model.parent.iterdir()) == ["scale", "scale.rollout.jsonl"]
+
+
 @pytest.mark.long
 def test_an_interrupted_trial_leaves_the_old_version(
     tmp_path: Path, scaled: Callable[..., Path], serving: Any, run_cli: Any
 ) -> None:
     model, candidate = scaled(tmp_path / "models"), scaled(tmp_path / "new", factor=2.01)
-    split = model.with_name("scale.split.json")
     with serving(model.parent, "scale") as server:
-        argv = [
-            "promote",
-            str(model),
-            str(candidate),
-            "--url",
-            server.http_url,
-            *FAST,
-            "--percent",
-            "5",
-            "--hold",
-            "60s",
-        ]
-        code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        code += "from tooling.cli import entry; entry()"
-        process = subprocess.Popen([sys.executable, "-c", code, *argv], stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 60
-        while not split.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        held = run_cli("rollback", model, "--url", server.http_url)
-        assert (held.code, "another rollout of this model is under way" in held.err) == (2, True)
+        process = on_trial(model, 5, candidate, "--url", server.http_url)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
         assert process.returncode == 130, err
-        assert not split.exists()
-        assert not model.with_name("scale.next").exists()
+        assert sorted(entry.name for entry in model.parent.iterdir()) == ["scale", "scale.rollout.jsonl"]
         assert log_of(model)[-1]["at"] == "KeyboardInterrupt"
+        nothing = run_cli("rollback", model, "--url", server.http_url)
+        assert (nothing.code, "there is nothing to take back" in nothing.err) == (2, True)
 
 
 def test_a_rollback_beside_a_rollout_that_has_noted_nothing_yet_tells_of_it(

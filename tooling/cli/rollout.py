@@ -93,7 +93,7 @@ def promote(
 
 def rollback(context: typer.Context, model_dir: Path = MODEL_DIR, url: str = URL) -> None:
     """Take the last step of `tritune promote` back: end a trial, or serve the version before. No request is lost."""
-    from perf.rollout.promote import rollback as run
+    from perf.rollout.back import rollback as run
 
     console = console_of(context)
     done = run(model_dir, url, console)

@@ -89,13 +89,18 @@ class RunningServer:
 
     def versions(self, name: str) -> list[int]:
         """The versions of a model that are ready, ascending."""
-        index = self._ask(f"asking for the versions of `{name}`", lambda http: http.index())
-        return sorted(int(one["version"]) for one in index if one["name"] == name and one.get("state") == "READY")
+        return self.readiness(name)[0]
 
     def under_way(self, name: str) -> bool:
         """Whether a version of a model is being loaded or unloaded."""
-        states = self._ask(f"asking for the versions of `{name}`", lambda http: http.states(name))
-        return not set(states) <= {"READY", "UNAVAILABLE"}
+        return self.readiness(name)[1]
+
+    def readiness(self, name: str) -> tuple[list[int], bool]:
+        """`versions` and `under_way` as they are at one time."""
+        index = self._ask(f"asking for the versions of `{name}`", lambda http: http.index())
+        known = [one for one in index if one["name"] == name and "state" in one]
+        ready = sorted(int(one["version"]) for one in known if one["state"] == "READY")
+        return ready, not {one["state"] for one in known} <= {"READY", "UNAVAILABLE"}
 
     def unload(self, name: str) -> None:
         """Unload a model once its requests in flight are answered; not waited for."""
