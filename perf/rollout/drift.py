@@ -17,13 +17,15 @@ from perf.curve import read_curve
 from perf.lengths import token_lengths
 from perf.result import TuneResult
 from perf.rollout.as_tuned import other_than, study_of
+from perf.rollout.back import served_dir
 from perf.rollout.canary import Canary, difference
 from perf.rollout.ledger import CANARY_FILE, Ledger, beside, require_log
+from perf.rollout.release import ANSWER_S
 from perf.server_stats import since
 from perf.studies import STUDIES, StudyFile, tuned
 from perf.workload_file import read_requests, read_texts
 from tooling.errors import Refused, UsageError
-from tooling.repository import absolute, read_config
+from tooling.repository import read_config
 from tooling.server.inventory import config_message
 from tooling.server.running import RunningServer
 
@@ -122,11 +124,8 @@ def drift(request: DriftRequest) -> Drift:
 
     Raises UsageError when there is nothing at all to compare with, MissingError and ExternalError as the server does.
     """
-    model_dir = absolute(request.model_dir)
-    if not model_dir.is_dir():
-        raise UsageError("not a model directory", where=model_dir, expected="REPO/NAME of the served repository")
+    model_dir, server = served_dir(request.model_dir), RunningServer(request.url, ANSWER_S)
     require_log(model_dir)
-    server = RunningServer(request.url)
     server.identity()
     server.model_config(model_dir.name)
     directory = request.study or study_of(model_dir, request.studies)

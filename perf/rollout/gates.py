@@ -21,6 +21,7 @@ from perf.transport import Transport
 from perf.trial import together
 from perf.workload import Workload
 from tooling.errors import ExternalError, Refused
+from tooling.repository import require_writable
 
 if TYPE_CHECKING:
     from perf.analyzer import PerfAnalyzer
@@ -31,7 +32,8 @@ GATES = ("check", "load", "parity", "slo", "ab")
 """In the order in which they are passed."""
 MAX_ERROR = 0.02
 _CANARY_STEPS = 16
-_SLO_RUNS, _SLO_WINDOW_MS = 3, 600
+_SLO_RUNS, _SLO_WINDOW_MS, _LONGEST_WINDOW_MS = 3, 600, 20_000
+"""The window of a run, and how far it grows for a model that answers nothing in it."""
 _BURST, _BURST_SHARE = 8, 0.5
 """The second comparison sends as many at a time, or as many as there are clients, at this share of the throughput."""
 _BROKEN = ("hung", "crashed", "interrupted", "missing", "unreachable")
@@ -87,6 +89,9 @@ class Gates:
         self._canary: Canary | None = None
         if demands.canary:
             self._requests()  # what is wrong with the file is told before anything is done
+        measuring = {"ab", "slo"} if demands.slo.terms else {"ab"}
+        if demands.canary is None or not measuring <= set(demands.skip):
+            require_writable(self._scratch / "slo.json")
 
     def run(self, gates: Sequence[str], ended: Callable[[], bool]) -> list[Passage]:
         """Pass them in order; the first that fails is the last, as is the one after which somebody has `ended` it."""
@@ -158,8 +163,12 @@ class Gates:
         return Passage("parity", outcome, why, {"error": min(found.error, 1e30), "where": found.where})
 
     def _slo(self) -> Passage:
-        """The candidate by itself, under the workload: three runs after one to warm up, taken together."""
-        points = [self._measured(number) for number in range(_SLO_RUNS + 1)][1:]
+        """The candidate by itself, under the workload: three runs after those that warm it up and find a window long
+        enough, taken together."""
+        window_ms = _SLO_WINDOW_MS
+        while self._measured(0, window_ms).status == "no_samples" and window_ms < _LONGEST_WINDOW_MS:
+            window_ms = min(4 * window_ms, _LONGEST_WINDOW_MS)
+        points = [self._measured(number, window_ms) for number in range(1, _SLO_RUNS + 1)]
         bad = next((point for point in points if not point.ok), None)
         if bad is not None:
             return Passage("slo", "failed", f"{bad.status}: {bad.message}")
@@ -167,7 +176,7 @@ class Gates:
         outcome: Outcome = "passed" if self._demands.slo.met(together(points)) else "failed"
         return Passage("slo", outcome, "; ".join(map(str, judgements)), {"figures": together(points)})
 
-    def _measured(self, number: int) -> Measurement:
+    def _measured(self, number: int, window_ms: int) -> Measurement:
         release, workload = self._release, self._workload()
         point = self._analyzer().measure(
             release.next_name,
@@ -175,7 +184,7 @@ class Gates:
             workload,
             self._input_file("slo.json", workload),
             raw_dir=self._scratch / f"slo-{number}",
-            window_ms=_SLO_WINDOW_MS,
+            window_ms=window_ms,
             transport=Transport("http"),
             batching=self._batching,
             statistics=lambda: release.server.stats(release.next_name),

@@ -123,7 +123,8 @@ class Ledger:
                     "another rollout of this model is under way",
                     where=self.path,
                     expected="one at a time",
-                    hint="interrupt it (Ctrl-C, or SIGTERM): it then leaves the version before serving",
+                    hint="interrupt it (Ctrl-C, or SIGTERM): it then leaves the version before serving; "
+                    "`tritune rollback` ends its trial, too",
                 ) from error
             raise
         return self

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perf.rollout.ledger import Entry, Ledger, beside
-from tooling.errors import ExternalError, Refused, TrituneError, UsageError
+from tooling.errors import BUSY, ExternalError, Refused, TrituneError, UsageError
 from tooling.pbtxt.editor import edit
 from tooling.repository import CONFIG_FILE, config_path, read_text, write_atomic, writing
 from tooling.server.running import RunningServer
@@ -231,13 +231,15 @@ class Release:
             if found == versions or waited_s > _LONGEST_S or (waited_s > _SETTLE_S and not under_way):
                 break
             time.sleep(_POLL_S)
+        limit_s = _LONGEST_S if under_way else _SETTLE_S
+        hint = f"does it serve {self.model_dir}? With --model-config-name, say it here too: --config-name"
         if found != versions:
             raise ExternalError(
-                "the server took the load call, and serves other versions",
+                f"the server took the load call, and serves other versions after {limit_s:g} s",
                 where=f"{self.server.url}, `{self.name}`",
-                got=", ".join(map(str, found)) or "none",
+                got=f"{', '.join(map(str, found)) or 'none'}{', and one is under way' * under_way}",
                 expected=", ".join(map(str, versions)),
-                hint=f"does it serve {self.model_dir}? With --model-config-name, say it here too: --config-name",
+                hint=BUSY if under_way else hint,
             )
 
     def _require_the_config_that_passed(self) -> None:

@@ -147,6 +147,23 @@ def test_a_slow_candidate_misses_the_slo(
 
 
 @pytest.mark.long
+def test_a_candidate_that_answers_nothing_within_a_window_is_measured_in_longer_ones(
+    tmp_path: Path, scaled: Callable[..., Path], scripted: Callable[..., Path], serving: Any, run_cli: Any
+) -> None:
+    model, slow = scaled(tmp_path / "models"), scripted(tmp_path / "slow", work="time.sleep(2.5)")
+    canary = tmp_path / "canary.json"
+    canary.write_text(
+        json.dumps({"data": [{"x": [1.0, 2.0, 0.5, 4.0]}], "validation_data": [{"y": [2.0, 4.0, 1.0, 8.0]}]})
+    )
+    gates = ("--skip", "ab", "--slo", "avg<60s", "--canary", canary, "--hold", "0s", "--concurrency", 1)
+    with serving(model.parent, "scale") as server:
+        done = run_cli("promote", model, slow, "--url", server.http_url, *gates, "--json")
+        assert done.code == 0, done.err
+    slo = next(gate for gate in done.json["data"]["gates"] if gate["gate"] == "slo")
+    assert (slo["outcome"], slo["figures"]["avg_us"] > 2_000_000) == ("passed", True)
+
+
+@pytest.mark.long
 def test_a_candidate_that_is_slower_only_in_bursts_is_stopped(
     tmp_path: Path, scripted: Callable[..., Path], serving: Any, run_cli: Any
 ) -> None:

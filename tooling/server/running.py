@@ -39,12 +39,11 @@ class RunningServer:
 
     def identity(self) -> Identity:
         """Raises MissingError when no Triton answers."""
-        limit_s = min(self._limit_s, _TIMEOUT_S)
         try:
-            about = TritonHttp(self.url, limit_s).metadata()
+            about = TritonHttp(self.url, self._limit_s).metadata()
             return Identity(str(about["name"]), str(about["version"]))
         except TimeoutError as error:
-            raise unreachable(self.url, TimeoutError(f"nothing within {limit_s:g} s")) from error
+            raise unreachable(self.url, TimeoutError(f"nothing within {self._limit_s:g} s")) from error
         except (OSError, http.client.HTTPException, Answer, ValueError, LookupError, TypeError) as error:
             raise unreachable(self.url, error) from error
 
