@@ -9,8 +9,9 @@ import math
 import random
 import time
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
@@ -74,15 +75,13 @@ class Client:
         model: str,
         *,
         edges: Sequence[int] = (),
-        pad: Mapping[str, float] | None = None,
+        pad: Mapping[str, float | str] | None = None,
         attempts: int = 4,
         split: Split | Path | str | None = None,
     ) -> None:
         self.url, self.model = address(url, "Client, `url`", _ENDPOINT), model
-        self._edges, self._pad = tuple(sorted(edges)), dict(pad or {})
-        if self._edges and self._edges[0] < 1:
-            raise UsageError("no length to pad to", where="Client, `edges`", got=self._edges[0], expected="1 or more")
-        self._attempts = max(1, attempts)
+        self._edges, self._pad = _lengths(edges), dict(pad or {})
+        self._attempts = max(1, _count(attempts, "Client, `attempts`"))
         self._split = SplitFile(Path(split)) if isinstance(split, Path | str) else split
         self._known: _Model | None = None
         self._channel: Any = None
@@ -121,9 +120,12 @@ class Client:
         a user on one side of a trial. Raises TimeoutError at the deadline, Refused with Triton's own words,
         ExternalError when the server is not available, UsageError for inputs that the model does not have.
         """
-        if priority < 0 or queue_timeout_us < 0:
-            got = f"priority {priority}, queue_timeout_us {queue_timeout_us}"
-            raise UsageError("below 0", where=f"`{self.model}`", got=got, expected="0 for none, or more")
+        if priority or queue_timeout_us:
+            _count(priority, "`priority`")
+            _count(queue_timeout_us, "`queue_timeout_us`")
+        if timeout_s is not None and not math.isfinite(timeout_s):
+            expected = "seconds, or None for no deadline"
+            raise UsageError("no time", where="`timeout_s`", got=timeout_s, expected=expected)
         begun_s, left_s, known = time.monotonic(), timeout_s, self._known
         if known is None:
             known = await self._learn(timeout_s)
@@ -144,22 +146,24 @@ class Client:
     def _request(self, inputs: Mapping[str, Any], known: _Model) -> _Request:
         shapes: list[tuple[str, str, tuple[int, ...]]] = []
         contents: list[bytes] = []
-        longest = 0
+        longest = -1  # no input has a length
         for name, value in inputs.items():
-            tensor, pad = known.inputs.get(name) or self._no_input(name, known), self._pad.get(name, 0)
+            tensor = known.inputs.get(name) or self._no_input(name, known)
+            pad = self._pad.get(name, "" if tensor.dtype is None else 0)
             try:
                 array = array_of(value, tensor, pad)
+                if tensor.free and tensor.free[-1] < array.ndim:
+                    length = array.shape[tensor.free[-1]]
+                    longest = max(longest, length)
+                    if self._edges:
+                        array = grown(array, tensor.free[-1], self._edge(length), pad)
+                content = to_bytes(array, tensor)
             except (TypeError, ValueError, OverflowError) as error:
                 self._no_values(name, tensor, error)
-            if tensor.free and tensor.free[-1] < array.ndim:
-                length = array.shape[tensor.free[-1]]
-                longest = max(longest, length)
-                if self._edges:
-                    array = grown(array, tensor.free[-1], self._edge(length), pad)
             shapes.append((name, tensor.datatype, array.shape))
-            content = to_bytes(array, tensor)
             contents += (content_head(len(content)), content)
-        return tuple(shapes), b"".join(contents), longest, self._edge(longest) if self._edges else longest
+        edge = self._edge(longest) if self._edges and longest >= 0 else longest
+        return tuple(shapes), b"".join(contents), longest, edge
 
     def _no_input(self, name: str, known: _Model) -> NoReturn:
         raise UsageError(
@@ -235,11 +239,37 @@ class Client:
             hint = f"give {_ENDPOINT}" if "connect" in words.lower() else "is the model loaded?"
             raise ExternalError(words, where=f"`{self.model}` at {self.url}", hint=hint) from None
         known = _Model(tensors(told.inputs), tensors(told.outputs))
-        for name in self._pad:
-            if name not in known.inputs:
-                self._no_input(name, known)
+        for name, value in self._pad.items():
+            tensor = known.inputs.get(name) or self._no_input(name, known)
+            try:
+                array_of([[value]], tensor, value)
+            except (TypeError, ValueError, OverflowError) as error:
+                self._no_values(name, tensor, error)
         self._known = known
         return known
+
+
+def _lengths(edges: object) -> tuple[int, ...]:
+    """The edges, ascending. Raises UsageError unless they are lengths."""
+    where, expected = "Client, `edges`", "whole numbers of 1 or more"
+    if not isinstance(edges, Iterable):
+        raise UsageError("no lengths to pad to", where=where, got=repr(edges), expected=expected)
+    found = tuple(sorted(_count(edge, where) for edge in edges))
+    if found and found[0] < 1:
+        raise UsageError("no length to pad to", where=where, got=found[0], expected=expected)
+    return found
+
+
+def _count(value: object, where: str) -> int:
+    """A whole number of 0 or more, as protobuf holds it. Raises UsageError for anything else."""
+    try:
+        found = index(value)  # type: ignore[arg-type]
+    except TypeError:
+        found = -1
+    if not 0 <= found < 2**63:
+        expected = "a whole number of 0 or more"
+        raise UsageError("no count", where=where, got=repr(value), expected=expected)
+    return found
 
 
 def _outputs(reply: Any, known: _Model, longest: int, edge: int) -> dict[str, Array]:

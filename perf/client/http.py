@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perf.client.wire import from_bf16, to_bf16
-from tooling.errors import ExternalError, Refused
+from tooling.errors import BUSY, ExternalError, Refused
 
 Integers = npt.NDArray[np.int64]
 _CODES = {
@@ -109,9 +109,9 @@ class Connection:
 
     def __init__(self, url: str, timeout_s: float) -> None:
         host, _, port = url.rpartition(":")
-        self._url = url
+        self._url, self._timeout_s = url, timeout_s
         try:
-            self._socket = socket.create_connection((host, int(port)), timeout_s)
+            self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
         except OSError as error:
             raise self._lost(error) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -146,7 +146,10 @@ class Connection:
         return body
 
     def _lost(self, why: object) -> ExternalError:
-        return ExternalError("the server does not answer", where=self._url, got=why, hint="its log tells more")
+        hint = "its log tells more"
+        if isinstance(why, TimeoutError):
+            why, hint = f"nothing for {self._timeout_s:g} s", f"{hint}; {BUSY}"
+        return ExternalError("the server does not answer", where=self._url, got=why, hint=hint)
 
 
 def _reason(body: bytes) -> str:

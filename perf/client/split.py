@@ -22,7 +22,7 @@ class Split(NamedTuple):
 
     def choose(self, key: str | None = None) -> str:
         """The model for a request: at random, or always the same one for the same `key` (a user, a session)."""
-        place = random.random() if key is None else zlib.crc32(key.encode()) / 2**32
+        place = random.random() if key is None else zlib.crc32(str(key).encode("utf-8", "surrogatepass")) / 2**32
         return self.candidate if place * 100 < self.percent else self.model
 
 
@@ -45,7 +45,7 @@ class SplitFile:
             self._split, self._mtime_ns = None, 0
             return None
         if mtime_ns != self._mtime_ns:
-            with suppress(OSError, ValueError, LookupError, TypeError):
+            with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
                 data = json.loads(self._path.read_text(encoding="utf-8"))
                 self._split = Split(str(data["model"]), str(data["candidate"]), float(data["percent"]))
                 self._mtime_ns = mtime_ns

@@ -30,35 +30,50 @@ class Tensor(NamedTuple):
         return cls(datatype, dtype, tuple(axis for axis, size in enumerate(shape) if axis and size == -1))
 
 
-def array_of(value: Any, tensor: Tensor, pad: float) -> Array:
+def array_of(value: Any, tensor: Tensor, pad: Any) -> Array:
     """An array of the tensor's type; rows of unequal length are padded to the longest. Raises TypeError, ValueError or
     OverflowError for what is no array, or has values that the type does not hold."""
+    dtype = tensor.dtype
     if isinstance(value, np.ndarray):
-        return _of_type(value, tensor.dtype)
+        return _texts(value) if dtype is None else _of_type(value, dtype)
     if isinstance(value, str | bytes):
         raise TypeError(f"one text, `{value!r:.40}`")
     rows = list(value)
-    if tensor.dtype is not None and all(isinstance(row, (list, tuple, np.ndarray)) for row in rows):
+    if all(isinstance(row, (list, tuple, np.ndarray)) for row in rows):
         longest = max(map(len, rows), default=0)
-        fill = int(pad) if float(pad).is_integer() else pad  # rows of whole numbers stay such
+        fill = int(pad) if dtype is not None and float(pad).is_integer() else pad  # rows of whole numbers stay such
         rows = [[*row, *[fill] * (longest - len(row))] for row in rows]
-    return _of_type(np.asarray(rows, None if tensor.dtype else object), tensor.dtype)
+    return _texts(np.asarray(rows, object)) if dtype is None else _of_type(np.asarray(rows), dtype)
 
 
-def _of_type(array: Array, dtype: np.dtype[Any] | None) -> Array:
-    """The same values as another type; numpy alone would cut 1.5 to 1 and let 2**40 run over in silence."""
-    if dtype is None or array.dtype == dtype or not array.size or np.can_cast(array.dtype, dtype):
-        return np.ascontiguousarray(array, dtype or object)
+def _texts(array: Array) -> Array:
+    """The same words as objects; what is no text would else be sent as Python writes it."""
+    words = np.ascontiguousarray(array, object)
+    for word in words.flat:
+        if not isinstance(word, str | bytes):
+            raise TypeError(f"{word!r:.40}, which is no text")
+    return words
+
+
+def _of_type(array: Array, dtype: np.dtype[Any]) -> Array:
+    """The same values as another type; numpy alone would cut 1.5 to 1, let 2**40 run over and make 1e300 infinite, all
+    in silence."""
+    if array.dtype == dtype or not array.size or np.can_cast(array.dtype, dtype):
+        return np.ascontiguousarray(array, dtype)
     if dtype.kind in "iub" and array.dtype.kind in "iub":
         least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
         if array.min() < least or array.max() > most:
             raise OverflowError(f"numbers from {array.min()} to {array.max()}")
     elif not np.can_cast(array.dtype, dtype, "same_kind"):
         raise TypeError(f"values of type {array.dtype}")
-    return np.ascontiguousarray(array, dtype)
+    with np.errstate(over="ignore"):
+        cast = np.ascontiguousarray(array, dtype)
+    if dtype.kind == "f" and (over := np.isinf(cast) & ~np.isinf(array)).any():
+        raise OverflowError(f"the number {array[over].flat[0]:g}")
+    return cast
 
 
-def grown(array: Array, axis: int, size: int, pad: float) -> Array:
+def grown(array: Array, axis: int, size: int, pad: Any) -> Array:
     """The array with `axis` as long as `size`."""
     length = array.shape[axis]
     if length == size:

@@ -96,6 +96,24 @@ def test_an_answer_has_its_values_and_names_its_version(server: EmbeddedServer) 
     assert run(ask(server, "words", [["größe", "", "b"]]))["y"].tolist() == [["größe".encode(), b"", b"b"]]
 
 
+def test_texts_are_padded_with_empty_ones_and_pads_must_fit(server: EmbeddedServer) -> None:
+    rows = [["a", "b"], ["c"]]
+    assert run(ask(server, "words", rows))["y"].tolist() == [[b"a", b"b"], [b"c", b""]]
+    assert run(ask(server, "words", rows, {"edges": (4,), "pad": {"x": "-"}}))["y"].tolist() == [
+        [b"a", b"b"],
+        [b"c", b"-"],
+    ]
+    for model, value, pad in (
+        ("words", [["\ud800"]], ""),
+        ("words", [["a"]], 0),
+        ("echo", [[1]], 1.5),
+        ("echo", [[1]], "-"),
+    ):
+        with pytest.raises(UsageError, match="an input cannot take these values") as raised:
+            run(ask(server, model, value, {"pad": {"x": pad}}))
+        assert raised.value.problems[0].where == f"`{model}`, input `x`"
+
+
 def test_rows_are_padded_to_the_next_edge_and_answers_cut_back(server: EmbeddedServer) -> None:
     seen = run(ask(server, "echo", [[1, 2, 3], [4]], {"pad": {"x": -1}}))
     assert seen["y"].tolist() == [[1, 2, 3], [4, -1, -1]], "to the longest row where there are no edges"

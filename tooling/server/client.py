@@ -123,7 +123,7 @@ class TritonHttp:
 def read_metrics(url: str, timeout_s: float) -> str:
     """The text of the metrics endpoint at HOST:PORT. Raises OSError or HTTPException without an answer."""
     host, _, port = url.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=timeout_s)
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout_s)
     try:
         connection.request("GET", "/metrics")
         return connection.getresponse().read().decode(errors="replace")
