@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from perf.rollout.ledger import CANARY_FILE, ENDING, LOG, Entry, Ledger, State, beside, read, switches
 from perf.rollout.release import ANSWER_S, SPLIT_FILE, Release
-from tooling.errors import UsageError
+from tooling.errors import ExternalError, Refused, UsageError
 from tooling.repository import absolute, writing
 from tooling.server.running import RunningServer
 
@@ -62,11 +62,15 @@ class Patience:
 
 
 def open_release(model_dir: Path, url: str, config_name: str | None) -> Release:
-    """The release of a model directory on a running server. Raises UsageError unless models may be loaded there."""
+    """The release of a model directory on a running server. Raises UsageError unless models may be loaded there; one
+    question tells that and that it answers."""
     model_dir = served_dir(model_dir)
     server = RunningServer(url, ANSWER_S)
-    server.identity()
-    server.require_control("server not in explicit mode: it loads no new version while it runs", "")
+    try:
+        server.require_control("server not in explicit mode: it loads no new version while it runs", "")
+    except (ExternalError, Refused):
+        server.identity()  # which says so where no Triton is
+        raise
     return Release(model_dir, server, config_name)
 
 

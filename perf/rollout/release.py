@@ -135,8 +135,8 @@ class Release:
     def take_back(self, entry: Entry) -> list[int]:
         """Serve again what was served before the switch of this entry; the versions. What it brought is kept."""
         versions = [int(version) for version in entry["served"]]
-        loaded = set(versions) <= set(self.server.versions(self.name))
-        if entry.get("kept") and loaded and self.config_file.is_file():
+        kept = entry.get("kept") and self.config_file.is_file()
+        if kept and set(versions) <= set(self.server.versions(self.name)):
             self._name_versions(versions)  # for which nothing is loaded, if no other file was touched
             self.server.load(self.name, settle=False)
             self._require_served(versions)

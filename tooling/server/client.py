@@ -6,6 +6,8 @@ import http.client
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -13,6 +15,8 @@ from tooling.errors import MissingError, UsageError
 from tooling.server.flags import CONTROL_HEADER, CONTROL_KEY
 
 _ADDRESS: Final = re.compile(r"(?:http://)?([^\s/:@\[\]]+:\d{1,5}|\[[0-9A-Fa-f:.]+\]:\d{1,5})/?")
+_CONNECT_S: Final = 10.0
+"""A server that is there takes connections at once, however busy it is: its kernel does."""
 
 
 class Answer(Exception):
@@ -106,10 +110,14 @@ class TritonHttp:
 
     def _call(self, method: str, path: str, body: object = None) -> Any:
         host, _, port = self._url.rpartition(":")
-        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=self._timeout_s)
+        connect_s = min(self._timeout_s, _CONNECT_S)
+        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=connect_s)
         key = os.environ.get(CONTROL_KEY) if path.startswith("/v2/repository/") else None
         try:
             headers = {CONTROL_HEADER: key} if key else {}
+            with _in_time(connect_s):
+                connection.connect()
+            connection.sock.settimeout(self._timeout_s)
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             response = connection.getresponse()
             text = response.read().decode(errors="replace")
@@ -118,6 +126,15 @@ class TritonHttp:
         if response.status != http.client.OK:
             raise Answer(response.status, _reason(text))
         return json.loads(text) if text else None
+
+
+@contextmanager
+def _in_time(connect_s: float) -> Iterator[None]:
+    """A connection that does not come about is none; a server that does not answer is another matter."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise ConnectionError(f"no connection within {connect_s:g} s") from error
 
 
 def read_metrics(url: str, timeout_s: float) -> str:
