@@ -71,6 +71,7 @@ COMMANDS: dict[str, Kind] = {
     f"quality reference.json --url {NOWHERE}": "looks",
     f"quality new.json --record --model one --url {NOWHERE}": "begins",
     f"bottleneck one --url {NOWHERE}": "looks",
+    f"openai one --url http://{NOWHERE}": "looks",
     "profile models/one": "begins",
     "profile models/two": "looks",
     "tune models/one --apply": "begins",

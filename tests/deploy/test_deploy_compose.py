@@ -252,79 +252,6 @@ def test_what_is_there_is_kept(run_cli: Run, repository: Any, tmp_path: Path) ->
     assert "TRITON_HTTP_PORT=8100" in (out / ".env").read_text()
 
 
-@pytest.mark.parametrize(
-    ("config", "argv", "code", "message"),
-    [
-        ('platform: "onnx"\n', [], 1, "platform-unknown"),
-        (PYTHON + "instance_group { kind: KIND_GPU }\n", ["--gpus", "none"], 2, "a model runs on GPUs only"),
-        (PYTHON, ["--cache-size", "1GiB"], 2, "no model would use the cache"),
-        (PYTHON, ["--gpus", "first"], 2, "--gpus: no GPUs"),
-        (PYTHON, ["--gpus", "0,1,0"], 2, "--gpus: no GPUs (got `0,1,0`; expected all, none, or ids such as 0,1, each"),
-        (PYTHON, ["--gpus", "GPU-"], 2, "--gpus: no GPUs"),
-        (PYTHON, ["--host", "localhost"], 2, "--host: no IP address (got `localhost`; expected an address of this"),
-        (PYTHON, ["--host", "127.0.0.1:80"], 2, "--host: no IP address"),
-        (PYTHON, ["--grpc-port", "8000"], 2, "--grpc-port: the port of --http-port too (got 8000; expected three"),
-        (PYTHON, ["--config-name", "../m"], 2, "hardware name"),
-        (PYTHON, ["--config-name", "gpu"], 2, "no model has a config of this name (got --config-name gpu; expected a"),
-        (PYTHON, ["--p99", "0"], 2, "--p99: too small (got `0`; expected 1us or more)"),
-        (PYTHON, ["--p99", "fast"], 2, "--p99: not a duration"),
-        (PYTHON, ["--queue-target", "0ms"], 2, "--queue-target: too small"),
-        (PYTHON, ["--pinned-pool", "big"], 2, "--pinned-pool: not a size"),
-        (PYTHON, ["--bucket", "s3://../m"], 2, "--bucket: no object store"),
-        (PYTHON, ["--sweep", "n"], 2, "no such model"),
-        (PYTHON, ["--release", "99.01"], 2, "no known release"),
-        (PYTHON, ["--shm-size", "1"], 2, "--shm-size: not a size"),
-        (PYTHON, ["--shm-size", "0"], 2, "--shm-size: too small (got `0`; expected 1MiB or more)"),
-        (PYTHON, ["--bucket", "https://b/m"], 2, "no object store"),
-    ],
-)
-def test_refused(config: str, argv: list[str], code: int, message: str, run_cli: Run, repository: Any, tmp_path: Path):
-    done = run_cli("deploy", "compose", repository(m=config), "-o", tmp_path / "out", *argv)
-    assert (done.code, done.out) == (code, "")
-    assert message in done.err
-    assert not (tmp_path / "out").exists()
-
-
-CACHED = PYTHON + "response_cache { enable: true }\n"
-
-
-@pytest.mark.parametrize(
-    ("kind", "config", "argv", "message"),
-    [
-        (
-            *("compose", CACHED),
-            ["--release", "23.02"],
-            "tritonserver:23.02 has no --cache-config, which a model with a",
-        ),
-        (*("compose", CACHED), ["--release", "23.03"], ""),
-        (*("compose", PYTHON), ["--release", "23.10", "--control", "explicit"], ""),
-        (
-            *("compose", PYTHON),
-            ["--release", "23.10", "--control", "explicit", "--host", "0.0.0.0"],
-            (
-                "--release: tritonserver:23.10 has no --http-restricted-api, which keeps the load API from strangers ("
-                "got 23.10; expected 23.11 or newer)"
-            ),
-        ),
-        (*("kubernetes", PYTHON), ["--release", "23.10", "--control", "explicit"], "has no --http-restricted-api"),
-        (*("kubernetes", PYTHON), ["--release", "23.11", "--control", "explicit"], ""),
-    ],
-)
-def test_options_that_a_release_has_not_are_refused(
-    kind: str, config: str, argv: list[str], message: str, run_cli: Run, repository: Any, tmp_path: Path
-) -> None:
-    """The server would not start with them."""
-    done = run_cli("deploy", kind, repository(m=config), "-o", tmp_path / "out", *argv)
-    assert done.code == (2 if message else 0), done.err
-    assert message in done.err
-    assert (tmp_path / "out").exists() == (not message)
-
-
-def test_what_only_some_models_need_is_told_of_these(run_cli: Run, repository: Any, tmp_path: Path) -> None:
-    models = repository(a=PYTHON, b=PYTHON + "instance_group { kind: KIND_GPU }\n")
-    assert "expected GPUs for b)" in run_cli("deploy", "compose", models, "-o", tmp_path / "out", "--gpus", "none").err
-
-
 @pytest.mark.parametrize("place", ["", "deployment", "m/deploy"])
 def test_files_do_not_go_into_the_repository(place: str, run_cli: Run, repository: Any, tmp_path: Path) -> None:
     """Triton takes every directory there for a model, and ends when one is none."""
@@ -383,27 +310,10 @@ def test_holes_of_old_releases_are_told_where_others_reach_the_ports(
     assert ("may crash it or run code in it (CVE-2025-23310, -23319): take --release 25.07" in done.out) == told
 
 
-@pytest.mark.parametrize("kind", ["compose", "kubernetes"])
-def test_an_output_that_is_no_directory_is_named(kind: str, run_cli: Run, repository: Any, tmp_path: Path) -> None:
-    models = repository(m=PYTHON)
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "link").symlink_to("nowhere")
-    for name in ("file", "link"):
-        done = run_cli(
-            "deploy", kind, models, "-o", tmp_path / name / "deep", "--name=enc" if kind != "compose" else "-v"
-        )
-        assert (done.code, f"cannot be written (got {tmp_path / name}, which is no directory)" in done.err) == (2, True)
-
-
 def test_both_deployments_may_stand_in_one_directory(run_cli: Run, repository: Any, tmp_path: Path) -> None:
     models = repository(m=PYTHON)
     for kind in ("compose", "kubernetes", "compose"):
         assert run_cli("deploy", kind, models, "-o", tmp_path / "deploy").code == 0
-
-
-def test_not_a_repository(run_cli: Run, repository: Any, tmp_path: Path) -> None:
-    models = repository(m=PYTHON)
-    assert "no model repository" in run_cli("deploy", "compose", models / "m", "-o", tmp_path / "out").err
 
 
 def test_the_models_of_engines_are_mounted_where_their_arguments_look(
