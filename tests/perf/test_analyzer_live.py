@@ -127,6 +127,7 @@ def test_random_times_are_those_of_the_seed(bench, easy_rps):
     assert point.planned_p99_us >= point.p99_us - 1
 
 
+@pytest.mark.long
 def test_an_open_loop_above_capacity(bench):
     point = bench.measure(request_rate=300.0, window_ms=500)  # one request of a slow host has to fit
     assert point.status == "saturated"
@@ -151,6 +152,7 @@ def test_a_model_that_is_not_served(bench):
     assert "'nosuch' is not found" in point.message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("load", [{"concurrency": 8}, {"request_rate": 20.0}])
 def test_ids_outside_the_vocabulary_give_the_server_s_own_words(bench, load):
     point = bench.measure(bench.one_request(101, 99999, 102), **load)
@@ -168,6 +170,7 @@ def test_input_data_of_the_wrong_shape(bench):
     assert "supplied shape of [1,2]" in point.message
 
 
+@pytest.mark.long
 def test_input_data_that_kills_perf_analyzer(bench):
     requests = bench.root / "deadly.json"
     requests.write_text('{"data": [1]}')
@@ -186,6 +189,7 @@ def test_a_perf_analyzer_that_went_away(bench):
     assert (point.status, "cannot be started" in point.message) == ("missing", True)
 
 
+@pytest.mark.long
 def test_a_server_that_stops_answering(bench):
     stop = threading.Timer(0.5, os.kill, (bench.server.pid, signal.SIGSTOP))
     stop.start()
@@ -233,6 +237,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.long
 def test_a_server_that_dies_meanwhile(minilm_repository, runtime, analyzer, tmp_path):
     with EmbeddedServer(minilm_repository, runtime) as server:
         server.load("minilm")

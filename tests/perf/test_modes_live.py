@@ -151,6 +151,7 @@ def ok(point: Measurement) -> Measurement:
     return point
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transport", [Transport("grpc"), Transport("http", headers=(("traceparent", "00-a-b-01"),))])
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_closed_loop_over_each_transport(bench, transport, shared):
@@ -202,6 +203,7 @@ def test_rows_of_a_request(bench):
     assert mixed.rows == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["text", "half", "flags"])
 def test_each_encoding_reaches_the_model(bench, model):
     ok(bench.measure(Workload(concurrency=2, lengths=(2, 3), texts=("one", "two words")), model))
@@ -226,6 +228,7 @@ def certificate(tmp_path_factory) -> tuple[Path, Path]:
     return root / "cert.pem", root / "key.pem"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_over_tls(bench, certificate, protocol):
     """A proxy that ends TLS before the server's plain port, as in front of many servers."""

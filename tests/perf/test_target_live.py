@@ -139,6 +139,7 @@ def test_a_killed_run_is_given_back_later(
     assert run_cli("restore", "--json").json["data"] == {"restored": []}
 
 
+@pytest.mark.long
 def test_a_damaged_journal_keeps_nothing_else_from_being_given_back(
     running: EmbeddedServer, tmp_path: Path, run_cli: Any, monkeypatch: Any
 ) -> None:
@@ -175,6 +176,7 @@ def test_what_somebody_else_changed_since_stays(running: EmbeddedServer, reposit
     assert delay(running) == 0
 
 
+@pytest.mark.long
 def test_a_change_meanwhile_is_noticed(running: EmbeddedServer, tmp_path: Path) -> None:
     with RunningTarget(running.http_url, "double", journals=tmp_path) as target:
         target.serve(Variant("own", target.config()))

@@ -253,6 +253,7 @@ def both(live: Live, *models: Sleeper, clients: int) -> tuple[list[Seen], list[P
     return seen, predicted
 
 
+@pytest.mark.long
 def test_clients_in_step_share_batches(live: Live, runtime: Runtime, tmp_path: Path) -> None:
     """perf_analyzer deals the lengths out to its clients, so two that are in step keep sending equal ones.
 
@@ -283,6 +284,7 @@ def test_clients_in_step_share_batches(live: Live, runtime: Runtime, tmp_path: P
     assert seen > 1.2
 
 
+@pytest.mark.long
 def test_a_queue_policy_stalls(live: Live) -> None:
     """12 requests at once, 20 ms each: with a queue policy the batcher may miss an idle instance and sleep 500 ms.
 
