@@ -43,8 +43,9 @@ ELSEWHERE = {
     "commands.md": "usage lines, made from the commands themselves",
     "operate.md": "promotes under traffic, which takes a calm machine: tests of `tritune promote`",
 }
-WITH_VLLM = ("tune", "quality")
-"""Commands of llm.md that ask a real engine: tests/llm run them (`make test-llm`)."""
+WITH_VLLM = ("tune", "quality", "openai")
+"""Commands of llm.md that ask a real engine: tests/llm run them (`make test-llm`), and tests/perf/test_aiperf.py what
+AIPerf is for."""
 ANSWERS = ("tune", "compare", "check", "study", "drift")  # 1 is an answer of theirs
 LINE = re.compile(r"^(?:\$ )?((?:tritune|cp|mkdir|curl) .*)$", re.MULTILINE)
 
