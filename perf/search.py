@@ -25,8 +25,6 @@ SCREEN_PAIRS = 2
 FINALISTS = 3
 COMPARISON_S = 30
 """About what six pairs of a model take, loading included."""
-_LOAD_S = 4.0
-"""About what loading a model and warming it up takes, before one was; only decides how long runs may be."""
 _BUDGET, _START = "budget used up", "cold start"
 Fitting = Callable[[Sequence[Candidate]], Sequence[Sequence[Candidate]]]
 
@@ -256,7 +254,7 @@ class Search:
 
     def _longest_run_s(self, finalists: int, screening: int = 0) -> float:
         """What one run may take, so that all of these, and the current config, come to the first look."""
-        left_s = self.budget.seconds - self._bench.spent_s - _LOAD_S * (finalists + 1)
+        left_s = self.budget.seconds - self._bench.spent_s - self._bench.load_s * (finalists + 1)
         return left_s / (LOOKS[0] * (finalists + 1) + 2 * screening)
 
     def _affordable(self, ids: Sequence[str], runs: int, *, loaded: bool = False) -> bool:
