@@ -15,9 +15,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from perf.grid import instances_in_effect, threads_in_effect
 from perf.sim import Machine, Scatter, ServiceModel
 from perf.sim.scenario import TIMER_LATENESS_US
 from perf.validation import validated
+from tooling.config.knobs import Knobs
 from tooling.errors import UsageError
 from tooling.repository import read_json, write_atomic
 
@@ -26,14 +28,15 @@ Point = tuple[int, int]
 
 
 class Setting(NamedTuple):
-    """How many instances, and threads in each."""
+    """How many instances, and threads in each; 0 where ONNX Runtime chooses them (every core, each thread pinned)."""
 
     instances: int
     threads: int
 
     def __str__(self) -> str:
         instances = f"{self.instances} instance{'s' * (self.instances != 1)}"
-        return f"{instances} × {self.threads} thread{'s' * (self.threads != 1)}"
+        threads = f"{self.threads} thread{'s' * (self.threads != 1)}" if self.threads else "every core"
+        return f"{instances} × {threads}"
 
 
 CURVES = Path(".tritune") / "curves"
@@ -63,12 +66,12 @@ class Batch(BaseModel):
 
 class CurveRun(BaseModel):
     """One short run: `clients` that each keep one request of `rows` rows in flight, of `lengths` in turn, at a model of
-    `instances` instances with `threads` threads each. `sent_us` and `latency_us` are the requests as the clients saw
-    them, in order."""
+    `instances` instances with `threads` threads each (0: see `Setting`). `sent_us` and `latency_us` are the requests as
+    the clients saw them, in order."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    threads: Count
+    threads: Annotated[int, Field(ge=0, le=1_000_000)]
     instances: Count
     clients: Count
     rows: Count
@@ -148,6 +151,12 @@ class ServiceCurve(BaseModel):
     def settings(self) -> tuple[Setting, ...]:
         """The settings that were measured, ascending."""
         return tuple(sorted({Setting(run.instances, run.threads) for run in self.runs}))
+
+    def setting(self, knobs: Knobs) -> Setting:
+        """The setting that these knobs make. Where the curve holds no measurement of threads that ONNX Runtime
+        chooses, one with as many as there are cores stands for it."""
+        found = Setting(instances_in_effect(knobs), threads_in_effect(knobs))
+        return found if found.threads or found in self.settings else found._replace(threads=int(self.host["cores"]))
 
     def of(self, setting: Setting) -> Series:
         """What was measured with a setting; idle instances too slow others down, so each stands for itself.

@@ -194,6 +194,6 @@ def _not_explored(sweep: Sweep) -> Iterator[str]:
     yield f"batches above {sizes[-1]} rows, delays above {max(delays):g} ms"
     if sizes[-1] > measured:
         yield f"executions of more than {measured} rows were not measured: predictions go on in a straight line"
-    splits = sorted({sweep.setting(k) for k in knobs})
-    yield f"other instances × threads than {', '.join(f'{i}×{t}' for i, t in splits)}"
+    splits, every_core = sorted({sweep.setting(k) for k in knobs}), "every core"
+    yield f"other instances × threads than {', '.join(f'{i}×{t or every_core}' for i, t in splits)}"
     yield from NOT_EXPLORED

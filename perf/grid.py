@@ -64,15 +64,19 @@ def instances_in_effect(base: Knobs) -> int:
     return base.instance_count or 2
 
 
-def threads_in_effect(base: Knobs, cores: int) -> int:
-    """Threads of one execution: without a number, or with 0, ONNX Runtime takes every core."""
-    return base.intra_op_threads or cores
+def threads_in_effect(base: Knobs) -> int:
+    """Threads of one execution; 0 where ONNX Runtime is to choose.
+
+    It then takes every core and pins a thread to each; as many threads that are asked for may move to a core that is
+    free, and behave otherwise (ONNX Runtime's inference_session.cc, `auto_set_affinity`).
+    """
+    return max(0, base.intra_op_threads or 0)
 
 
-def candidate(base: Knobs, knobs: Knobs, cores: int, edges: tuple[int, ...] = ()) -> Candidate:
+def candidate(base: Knobs, knobs: Knobs, edges: tuple[int, ...] = ()) -> Candidate:
     """A setting named after what it does; with `changed` empty it is the current config by other words."""
     changed = [f.name for f in fields(Knobs) if getattr(knobs, f.name) != getattr(base, f.name)]
-    here = (instances_in_effect(knobs), threads_in_effect(knobs, cores))
+    here = (instances_in_effect(knobs), threads_in_effect(knobs))
     parts = [f"i{here[0]}-t{here[1]}-b{knobs.max_batch_size}-d{knobs.max_queue_delay_us}"]
     parts += [] if knobs.dynamic_batching or not knobs.max_batch_size else ["unmerged"]
     parts += [f"p{'.'.join(map(str, knobs.preferred_batch_size))}"] if knobs.preferred_batch_size else []
@@ -90,14 +94,14 @@ def wide(base: Knobs, grid: Grid, cores: int) -> tuple[Candidate, ...]:
     sizes = grid.max_batch_sizes or (_ascending(*WIDE_SIZES, base.max_batch_size) if batching else (0,))
     delays = grid.delays_us or _ascending(*WIDE_DELAYS_US, base.max_queue_delay_us)
     merged = candidates(base, replace(grid, max_batch_sizes=sizes, delays_us=delays), cores)
-    found = {candidate(base, c.knobs, cores).id: candidate(base, c.knobs, cores) for c in merged}
+    found = {made.id: made for made in (candidate(base, c.knobs) for c in merged)}
     for knobs in [c.knobs for c in merged]:
         variants = [replace(knobs, preferred_batch_size=())] if knobs.preferred_batch_size else []
         if batching and not grid.delays_us:
             off = replace(knobs, dynamic_batching=False, preferred_batch_size=(), max_queue_delay_us=0)
             variants.append(replace(off, max_batch_size=base.max_batch_size))
         for variant in variants:
-            made = candidate(base, variant, cores)
+            made = candidate(base, variant)
             if made.changed:
                 found.setdefault(made.id, made)
     return tuple(found.values())
@@ -109,7 +113,7 @@ def candidates(base: Knobs, grid: Grid, cores: int) -> tuple[Candidate, ...]:
     Where neither instances nor threads are asked for, the splits are those that use at least half of the cores and
     not more than all; the split in effect and Triton's own are kept whatever they are. The delay needs batching.
     """
-    here = (instances_in_effect(base), threads_in_effect(base, cores))
+    here = (instances_in_effect(base), threads_in_effect(base))
     sizes = grid.max_batch_sizes or (base.max_batch_size,)
     found = {}
     for (count, threads), size in product(splits(grid, here, cores), sizes):
@@ -121,7 +125,7 @@ def candidates(base: Knobs, grid: Grid, cores: int) -> tuple[Candidate, ...]:
                 preferred_batch_size=tuple(p for p in base.preferred_batch_size if p <= size),
                 max_queue_delay_us=delay,
                 instance_count=base.instance_count if count == here[0] else count,
-                intra_op_threads=base.intra_op_threads if threads == here[1] else threads,
+                intra_op_threads=base.intra_op_threads if threads == here[1] else threads or None,
             )
             changed = tuple(f.name for f in fields(Knobs) if getattr(knobs, f.name) != getattr(base, f.name))
             if changed:
@@ -131,7 +135,8 @@ def candidates(base: Knobs, grid: Grid, cores: int) -> tuple[Candidate, ...]:
 
 
 def splits(grid: Grid, here: tuple[int, int], cores: int) -> Iterator[tuple[int, int]]:
-    """The instances and threads to try, beside those in effect `here` (see `candidates`)."""
+    """The instances and threads to try, beside those in effect `here` (see `candidates`); 0 threads: as ONNX Runtime
+    chooses."""
     automatic = not grid.instances and not grid.threads
     counts = grid.instances or _ascending(1, 2, cores)
     threads = grid.threads or _ascending(1, cores // 2, cores)
@@ -139,7 +144,7 @@ def splits(grid: Grid, here: tuple[int, int], cores: int) -> Iterator[tuple[int,
         if not automatic or cores <= 2 * split[0] * split[1] <= 2 * cores:
             yield split
     if automatic:
-        yield from dict.fromkeys((here, (instances_in_effect(Knobs()), cores)))
+        yield from dict.fromkeys((here, (instances_in_effect(Knobs()), threads_in_effect(Knobs()))))
 
 
 def _delays(grid: Grid, base: Knobs) -> Iterable[int]:

@@ -129,7 +129,8 @@ class Costs:
 
     def _answers_s(self, load: Load) -> float:
         at_once = min(load.clients, self.setting.instances)
-        slower = max(1.0, at_once * self.setting.threads / self.cores) if at_once > 1 else 1.0
+        threads = self.setting.threads or self.cores
+        slower = max(1.0, at_once * threads / self.cores) if at_once > 1 else 1.0
         longest = max(self._execution_s(load.rows * length) for length in load.lengths)
         return math.ceil(load.clients / at_once) * slower * longest
 

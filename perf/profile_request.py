@@ -67,7 +67,7 @@ class Plan:
 
     def variant(self, setting: Setting) -> Variant:
         """A setting as it is loaded."""
-        knobs = replace(read(self.config), instance_count=setting.instances, intra_op_threads=setting.threads)
+        knobs = replace(read(self.config), instance_count=setting.instances, intra_op_threads=setting.threads or None)
         config = self.config if self.as_it_is else apply(knobs, self.config)
         return Variant(str(setting), config, self.model_dir)
 
@@ -116,7 +116,7 @@ def plan_remote(request: ProfileRequest, running: RunningTarget) -> Plan:
 
 def _here(config: ModelConfig) -> tuple[int, int]:
     knobs = read(config)
-    return instances_in_effect(knobs), threads_in_effect(knobs, usable_cores())
+    return instances_in_effect(knobs), threads_in_effect(knobs)
 
 
 def _sorted(settings: Iterable[tuple[int, int]]) -> tuple[Setting, ...]:

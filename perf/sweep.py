@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from perf.buckets import pad, plan_buckets
 from perf.curve import ServiceCurve, Setting
-from perf.grid import BASE, Candidate, candidate, instances_in_effect, threads_in_effect
+from perf.grid import BASE, Candidate, candidate
 from perf.sim import Arrivals, BatcherConfig, Machine, Prediction, ServiceModel, simulate
 from perf.slo import METRICS, Slo, Term, figure
 from perf.workload import Workload
@@ -93,7 +93,7 @@ class Sweep:
         return int(self.curve.host["cores"])
 
     def setting(self, knobs: Knobs) -> Setting:
-        return Setting(instances_in_effect(knobs), threads_in_effect(knobs, self.cores))
+        return self.curve.setting(knobs)
 
     def group(self, one: Candidate) -> Group:
         merged = one.knobs.dynamic_batching and one.knobs.max_batch_size > 1
@@ -273,7 +273,7 @@ class Sweep:
             plain = replace(best, max_batch_size=widest, max_queue_delay_us=0)
             for plan in plans:
                 for knobs in dict.fromkeys((plain, best)) if not plan.free else ():
-                    yield self.play(candidate(self.base, knobs, self.cores, plan.edges))
+                    yield self.play(candidate(self.base, knobs, plan.edges))
 
     def _preferred(self, found: Sequence[Expected]) -> Iterator[Expected]:
         """Preferred sizes for the best delayed setting of each split, where they gain: they end a wait early."""
@@ -286,7 +286,7 @@ class Sweep:
             for size in PREFERRED:
                 if size < knobs.max_batch_size:
                     one = replace(knobs, preferred_batch_size=(size,))
-                    played = self.play(candidate(self.base, one, self.cores, best.candidate.edges))
+                    played = self.play(candidate(self.base, one, best.candidate.edges))
                     tier, score = self.merit(best)
                     if self.merit(played)[0] > tier or self.merit(played) > (tier, score * HELPS):
                         yield played

@@ -34,7 +34,7 @@ from perf.tune_request import Plan, TuneRequest, plan_of, tokenizer_of, within_m
 from tooling.config.knobs import apply, read
 from tooling.config.render import render
 from tooling.errors import Problem, Refused, UsageError
-from tooling.repository import usable_cores, write_atomic
+from tooling.repository import write_atomic
 from tooling.server.options import loading_only
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ def _curve_request(request: TuneRequest, plan: Plan) -> ProfileRequest:
 def _splits(plan: Plan) -> set[tuple[int, int]]:
     """Instances and threads of every setting, and of the current config."""
     all_knobs = [c.knobs for c in (plan.default, *plan.wide)]
-    return {(instances_in_effect(k), threads_in_effect(k, usable_cores())) for k in all_knobs}
+    return {(instances_in_effect(k), threads_in_effect(k)) for k in all_knobs}
 
 
 def _misfit(curve: ServiceCurve) -> str | None:

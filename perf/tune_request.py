@@ -210,7 +210,7 @@ def _grid(grid: Grid, base: Knobs, backend: str) -> Grid:
     if grid.threads:
         what = f"the {backend} backend has no setting for threads"
         raise UsageError(what, where="--threads", hint="leave it out")
-    threads = (threads_in_effect(base, usable_cores()),)
+    threads = (threads_in_effect(base),)
     return replace(grid, instances=grid.instances or _INSTANCES, threads=threads)
 
 

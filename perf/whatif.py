@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from perf.buckets import BucketPlan, judge, plan_buckets
 from perf.curve import Series, ServiceCurve, Setting
-from perf.grid import Grid, instances_in_effect, threads_in_effect
+from perf.grid import Grid
 from perf.sim import Arrivals, BatcherConfig, Prediction, simulate
 from tooling.config.knobs import Knobs, apply, describe, read, to_dict
 from tooling.console import table
@@ -214,7 +214,7 @@ def _series(question: Question, knobs: Knobs) -> tuple[Series, BatcherConfig]:
 
 
 def _setting(question: Question, knobs: Knobs) -> Setting:
-    return Setting(instances_in_effect(knobs), threads_in_effect(knobs, int(question.curve.host["cores"])))
+    return question.curve.setting(knobs)
 
 
 def _warm(question: Question) -> int:

@@ -11,6 +11,7 @@ import pytest
 
 from perf.curve import Batch, CurveRun, ServiceCurve, Setting, curve_path, read_curve, write_curve
 from perf.sim import Arrivals, BatcherConfig, simulate
+from tooling.config.knobs import Knobs
 from tooling.errors import UsageError
 
 DISPATCH, CLIENT, MERGE = 300.0, 200.0, 50.0
@@ -178,6 +179,20 @@ def test_what_was_not_measured_is_refused() -> None:
     problem = error.value.problems[0]
     assert (problem.got, problem.expected) == ("1 instance × 2 threads", "2 instances × 1 thread")
     assert "`tritune profile MODEL_DIR --instances 1 --threads 2`" in str(problem.hint)
+
+
+def test_threads_left_to_onnx_runtime_are_measured_apart() -> None:
+    runs = [run(1, 1, 1, most=1), run(2, 1, 1, most=1), run(4, 1, 1, most=1)]
+
+    def of(*threads: int) -> ServiceCurve:
+        made = [one.model_copy(update={"threads": number}) for number in threads for one in runs]
+        return curve().model_copy(update={"runs": tuple(made)})
+
+    left, asked = Knobs(), Knobs(intra_op_threads=2)
+    assert [of(0, 2).setting(knobs) for knobs in (left, asked)] == [Setting(2, 0), Setting(2, 2)]
+    assert of(2).setting(left) == Setting(2, 2)  # a curve without it: the nearest that there is
+    assert of(0).setting(asked) == Setting(2, 2)
+    assert str(Setting(2, 0)) == "2 instances × every core"
 
 
 def test_a_file_of_many_faults_names_some(tmp_path: Path) -> None:

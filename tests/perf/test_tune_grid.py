@@ -20,7 +20,7 @@ def test_two_cores_default_grid() -> None:
         "i1-t2-b8-d2000",
         "i2-t1-b8-d0",
         "i2-t1-b8-d2000",
-        "i2-t2-b8-d2000",  # the split in effect oversubscribes, so it is tried once, with the other delay
+        "i2-t0-b8-d2000",  # the split in effect oversubscribes, so it is tried once, with the other delay
     ]
 
 
@@ -34,9 +34,17 @@ def test_automatic_splits_use_the_cores_and_do_not_oversubscribe(cores: int) -> 
 
 
 def test_nothing_equal_to_the_default_in_effect_is_tried() -> None:
-    explicit = Knobs(instance_count=2, intra_op_threads=2)
+    explicit = Knobs(instance_count=2, intra_op_threads=0)
     assert {c.id for c in candidates(explicit, Grid(), 2)} == {c.id for c in candidates(Knobs(), Grid(), 2)}
-    assert ids(Knobs(intra_op_threads=0), 2, instances=(2,), threads=(2,), delays_us=(0,)) == []
+    for base in (Knobs(), Knobs(intra_op_threads=0), Knobs(intra_op_threads=-1)):
+        assert ids(base, 2, instances=(2,), threads=(0,), delays_us=(0,)) == []
+
+
+def test_threads_left_to_onnx_runtime_are_another_setting_than_as_many_asked_for() -> None:
+    (asked,) = candidates(Knobs(instance_count=1), Grid(instances=(1,), threads=(2,), delays_us=(0,)), 2)
+    assert (asked.id, asked.changed) == ("i1-t2-b8-d0", ("intra_op_threads",))
+    (left,) = candidates(Knobs(intra_op_threads=2), Grid(instances=(2,), threads=(0,), delays_us=(0,)), 2)
+    assert (left.id, left.knobs.intra_op_threads) == ("i2-t0-b8-d0", None)
 
 
 def test_only_what_differs_is_changed() -> None:
@@ -64,7 +72,7 @@ def test_without_batching_no_delay_is_tried() -> None:
 
 
 def test_merging_is_tried_where_it_is_off() -> None:
-    (found,) = candidates(Knobs(dynamic_batching=False), Grid(instances=(2,), threads=(2,), delays_us=(0,)), 2)
+    (found,) = candidates(Knobs(dynamic_batching=False), Grid(instances=(2,), threads=(0,), delays_us=(0,)), 2)
     assert found.changed == ("dynamic_batching",)
 
 

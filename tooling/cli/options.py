@@ -66,7 +66,7 @@ def grid_of(instances: str, threads: str, delay: str, max_batch_size: str) -> Gr
 
     return Grid(
         counts("--instances", instances),
-        counts("--threads", threads),
+        counts("--threads", threads, least=0),
         delays(delay),
         counts("--max-batch-size", max_batch_size, least=0),
     )

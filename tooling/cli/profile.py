@@ -29,7 +29,9 @@ def profile(
         False, "--allow-reconfigure", help="Load other settings there; its own come back. Else only those it has."
     ),
     instances: str = typer.Option("", metavar="N,…", help="Instance counts. Default: those that `tune` would try."),
-    threads: str = typer.Option("", metavar="N,…", help="Threads per instance. Default: those that `tune` would try."),
+    threads: str = typer.Option(
+        "", metavar="N,…", help="Threads per instance; 0: left to ONNX Runtime. Default: those that `tune` would try."
+    ),
     rows: str = typer.Option("", metavar="N,…", help="Rows of an execution. Default: 1, the middle, max_batch_size."),
     lengths: str = typer.Option("", metavar="N,…", help="Lengths. Default: shortest, middle, longest of the traffic."),
     traffic: str = typer.Option("", metavar="N,…", help="Token lengths of the traffic. Default: real sentences."),

@@ -179,13 +179,11 @@ def _new_config(model_dir: Path) -> ModelConfig:
 
 def _measured(curve: ServiceCurve, config: ModelConfig) -> Any:
     """The curve's series for the config, and the batcher that goes with it."""
-    from perf.curve import Setting
-    from perf.grid import instances_in_effect, threads_in_effect
     from perf.sim import BatcherConfig
     from tooling.config.knobs import read
 
     knobs = read(config)
-    setting = Setting(instances_in_effect(knobs), threads_in_effect(knobs, int(curve.host["cores"])))
+    setting = curve.setting(knobs)
     return curve.of(setting), BatcherConfig.from_model_config(config, instance_count=setting.instances)
 
 
