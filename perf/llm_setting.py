@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tooling.errors import UsageError
 from tooling.llm.model_facts import read_facts
-from tooling.repository import write_atomic
+from tooling.repository import encode, read_text, write_atomic
+from tooling.signature.vllm_model import parse_arguments
 
 FILE = "model.json"
 _NAMES = ("max_num_seqs", "max_num_batched_tokens")
@@ -22,7 +24,7 @@ class Setting(NamedTuple):
     max_num_batched_tokens: int
 
     @classmethod
-    def of(cls, arguments: dict[str, Any]) -> Setting:
+    def of(cls, arguments: Mapping[str, Any]) -> Setting:
         """That of engine arguments, the defaults of vLLM where they say nothing."""
         return cls(*(arguments.get(name) or default for name, default in zip(_NAMES, _DEFAULTS, strict=True)))
 
@@ -45,12 +47,7 @@ def apply_setting(model_dir: Path, arguments: dict[str, Any]) -> Path:
 def read_arguments(model_dir: Path) -> dict[str, Any]:
     """The engine arguments of the newest version. Raises UsageError where there are none."""
     path = settings_file(model_dir)
-    try:
-        arguments = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError("the engine arguments cannot be read", where=path, got=error) from None
-    if not isinstance(arguments, dict):
-        raise UsageError("not a JSON object", where=path, got=type(arguments).__name__, expected="engine arguments")
+    arguments = parse_arguments(encode(read_text(path, hint="`tritune gen-config --llm` writes it")), path)
     for name in _NAMES:
         value = arguments.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -68,7 +65,7 @@ def version_of(model_dir: Path) -> Path:
     return max(versions, key=lambda entry: int(entry.name))
 
 
-def context_of(arguments: dict[str, Any]) -> int | None:
+def context_of(arguments: Mapping[str, Any]) -> int | None:
     """Tokens that a prompt and its answer may have together, as the arguments say it or the model's own config; None
     where neither does."""
     said, folder = arguments.get("max_model_len"), Path(str(arguments.get("model")))

@@ -145,3 +145,43 @@ def test_the_gpus_a_model_is_pinned_to(judge: Judge, value: str, said: str) -> N
     config = f'parameters {{ key: "GPU_DEVICE_IDS" value {{ string_value: "{value}" }} }}'
     found = judge({"tensor_parallel_size": 2}, config=config)
     assert [said in finding["message"] for finding in found] == ([True] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "not a JSON file (got an empty file; expected a JSON object with vLLM's engine arguments)"),
+        ("{", "not a JSON file (got Expecting property name enclosed in double quotes: line 1 column 2 (char 1);"),
+        ("\ufeff{}", "not a JSON file (got Unexpected UTF-8 BOM"),
+        ("[" * 100_000, "not a JSON file (got "),
+        ('["org/llm"]', "not a JSON object (got a list;"),
+        ("null", "not a JSON object (got null;"),
+        ("3", "not a JSON object (got a number;"),
+        ("{}", "names no model (got an empty object;"),
+        ('{"max_num_seqs": 8}', "names no model (got max_num_seqs;"),
+        ('{"model": 3}', "names no model (got `3`;"),
+        ('{"model": ""}', 'names no model (got `""`;'),
+        ('{"model": ["org/llm"]}', 'names no model (got `["org/llm"]`;'),
+    ],
+)
+def test_what_is_no_file_of_arguments_is_told_with_what_it_holds(
+    tmp_path: Path, check: Callable[..., dict[str, Any]], text: str, said: str
+) -> None:
+    version = tmp_path / "repository" / "llm" / "1"
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").write_text('backend: "vllm"\n')
+    (version / "model.json").write_text(text, encoding="utf-8")
+    (finding,) = (f for f in check(version.parents[1])["findings"] if f["rule"].startswith("vllm-"))
+    assert finding["rule"] == "vllm-arguments-broken"
+    assert finding["message"].startswith(f"model.json: {said}")
+
+
+@pytest.mark.parametrize("context", [0, -2])
+def test_a_context_of_no_tokens(judge: Judge, context: int) -> None:
+    (finding,) = judge({"max_model_len": context})
+    assert (finding["rule"], finding["severity"]) == ("vllm-arguments-contradict", "error")
+    assert finding["message"] == f"max_model_len is {context}, and must be 1 or more"
+
+
+def test_a_context_that_the_engine_chooses(judge: Judge) -> None:
+    assert judge({"max_model_len": -1}) == []

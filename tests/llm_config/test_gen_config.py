@@ -135,6 +135,9 @@ def test_check_and_diff_look_at_the_engine_too(make_model, run_cli, tmp_path: Pa
         (["--engine", "max_num_seqs"], "KEY=VALUE"),
         (["--engine", "dtype=half", "--engine", "dtype=float"], "an argument is given twice"),
         (["--engine", "model=./llama"], "the engine looks for a relative path below the directory that its server"),
+        (["--engine", "model="], 'names no model (got `""`'),
+        (["--engine", "model=null"], "names no model (got `null`"),
+        (["--engine", "max_model_len=0"], "max_model_len is 0, and must be 1 or more"),
         (["--streams", "0"], "out of range"),
         (["--speculate", "ngram:0"], "not understood"),
         (["--speculate", "ngram:999"], "not understood"),
@@ -238,6 +241,7 @@ def test_a_draft_engine_beside_the_other(make_model, run_cli, tmp_path: Path, mi
         (["--release", "26.08"], "no TensorRT-LLM is known"),
         (["--engine", "max_new_tokens=4", "--release", "26.01"], "LLM() has no such argument"),
         (["--engine", "tokenizer=../words", "--release", "26.01"], "the absolute path on the server"),
+        (["--engine", "model=", "--release", "26.01"], 'names no model (got `""`'),
     ],
 )
 def test_what_tensorrt_llm_cannot_do(make_model, run_cli, tmp_path: Path, options: list[str], said: str) -> None:

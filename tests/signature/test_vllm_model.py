@@ -37,3 +37,9 @@ def test_no_model(text, said, read):
     with pytest.raises(UsageError) as caught:
         read(text)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "said"), [("", "got an empty file"), ("null", "got null"), ('"x"', "got a text")])
+def test_what_it_holds_instead_is_told(text, said, read):
+    with pytest.raises(UsageError, match=said):
+        read(text)

@@ -89,6 +89,8 @@ class Contradiction(NamedTuple):
     says: str = ""
 
 
+_FITTED: Final = -1
+"""A `max_model_len` that stands for what the cache has room for."""
 _COUNTS: Final = (
     *("max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size", "pipeline_parallel_size", "block_size"),
     *("max_loras", "max_lora_rank", "num_gpu_blocks_override"),
@@ -101,6 +103,9 @@ def contradictions(arguments: Mapping[str, Any], version: str | None = None) -> 
         value = _count(arguments, name)
         if value is not None and value < 1:
             yield Contradiction(name, f"{name} is {value}, and must be 1 or more")
+    context = _count(arguments, "max_model_len")
+    if context is not None and context < 1 and context != _FITTED:
+        yield Contradiction("max_model_len", f"max_model_len is {context}, and must be 1 or more")
     share = arguments.get("gpu_memory_utilization")
     if isinstance(share, int | float) and not isinstance(share, bool) and not 0 < share <= 1:
         says = f"GPU memory utilization must be less than 1.0. Got {share}."

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from tooling.config.proto import ModelConfig, pb
 from tooling.errors import UsageError
 from tooling.llm.model_place import relative_paths
 from tooling.llm.plan import Plan, Speculation
+from tooling.signature.vllm_model import unnamed
 
 FILE: Final = "model.yaml"
 CODE: Final = ("model.py", "helpers.py")
@@ -114,6 +116,8 @@ def settings(plan: Plan, model: str, own: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in own.items():
         kept = found.get(name)
         found[name] = {**kept, **value} if isinstance(kept, dict) and isinstance(value, dict) else value
+    if problem := unnamed(found, Path("--engine")):
+        raise UsageError(problems=[problem])
     return {**found, "triton_config": {"max_batch_size": 0, "decoupled": True, "cancellation_check_period_ms": 100}}
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from tooling.errors import Problem, UsageError, suggest
@@ -14,6 +15,7 @@ from tooling.llm.model_place import relative_paths
 from tooling.llm.page import page
 from tooling.llm.plan import Choice, Plan, Speculation, explained
 from tooling.releases import Release
+from tooling.signature.vllm_model import unnamed
 
 FILE: Final = "model.json"
 AT_LOAD: Final = ("fp8", "bitsandbytes", "experts_int8")
@@ -65,6 +67,8 @@ def engine_arguments(plan: Plan, release: Release, model: str, own: Mapping[str,
     }
     kept = {name: value for name, value in found.items() if value is not None and name in known}
     arguments = {**kept, **own}
+    if problem := unnamed(arguments, Path("--engine")):
+        raise UsageError(problems=[problem])
     broken = [Problem(found.message, "--engine" if own else None) for found in contradictions(arguments, release.vllm)]
     if broken:
         raise UsageError(problems=broken)

@@ -124,9 +124,12 @@ def _code(path: Path) -> bytes:
 
 
 def _check(model: Model, path: Path) -> Iterator[Finding]:
-    config, place, settings = model.config, Place(model.shown_path(path)), _settings(path)
+    config, place, content = model.config, Place(model.shown_path(path)), yaml_object(path, _LARGEST)
+    model_id = (content or {}).get("model")
+    settings = content if isinstance(model_id, str) and model_id else None
     if settings is None:
-        yield model.find(BROKEN, f"{FILE} is no mapping with `model`", place=place, says="Failed to parse YAML")
+        says = "Failed to parse YAML" if content is None else None
+        yield model.find(BROKEN, f"{FILE}: {_fault(content)}", place=place, says=says)
     triton = (settings or {}).get("triton_config")
     missing = [key for key in _TRITON if not isinstance(triton, dict) or key not in triton]
     if settings is not None and missing:
@@ -204,6 +207,8 @@ def _speculation(given: object) -> Iterator[str]:
         yield "speculative_config of Draft_Target names no speculative_model"
 
 
-def _settings(path: Path) -> dict[str, Any] | None:
-    content = yaml_object(path, _LARGEST)
-    return content if content is not None and isinstance(content.get("model"), str) else None
+def _fault(content: Mapping[str, Any] | None) -> str:
+    if content is None:
+        return "no YAML mapping, or one that cannot be read"
+    got = f"`{content['model']}`" if "model" in content else ", ".join(map(str, content)) or "an empty mapping"
+    return f"names no model (got {got}; expected `model`: a Hugging Face id or the absolute path of a directory)"

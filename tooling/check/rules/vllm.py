@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tooling.check.files import is_file, json_object
+from tooling.check.files import is_file, json_object, read_limited
 from tooling.check.finding import Evidence, Finding, Place
 from tooling.check.model import Model
 from tooling.check.rules.kinds import load
 from tooling.check.rules.llm_files import arguments_file, elsewhere, twice
 from tooling.check.rules.vllm_arguments import arguments_of_engine, devices, parameters
 from tooling.check.sizes import type_name
+from tooling.errors import UsageError
+from tooling.signature.vllm_model import parse_arguments, unnamed
 
 _FILE, _ADAPTERS = "model.json", "multi_lora.json"
+_LARGEST: Final = 2**20
 _UTILIZATION: Final = "gpu_memory_utilization"
 _FLAGS: Final = (
     *("stream", "exclude_input_in_output", "return_finish_reason", "return_cumulative_logprob", "return_logprobs"),
@@ -131,11 +135,27 @@ def vllm(model: Model) -> Iterator[Finding]:
                 says=f"'{_FILE}' containing vllm engine args must be provided in '{folder}'",
             )
             continue
-        arguments = json_object(folder / _FILE)
-        if arguments is None or not isinstance(arguments.get("model"), str) or not arguments["model"]:
-            yield model.find(BROKEN, f"{_FILE} is no JSON object with `model`", place=place)
-            continue
-        yield from _check(model, folder, place, arguments)
+        try:
+            arguments = _arguments(folder / _FILE)
+        except UsageError as error:
+            yield model.find(BROKEN, f"{_FILE}: {replace(error.problems[0], where=None)}", place=place)
+        else:
+            yield from _check(model, folder, place, arguments)
+
+
+def _arguments(path: Path) -> dict[str, Any]:
+    """The engine's arguments of a version. Raises UsageError for what is no JSON object that names a model."""
+    try:
+        content = read_limited(path, _LARGEST)
+    except OSError as error:
+        raise UsageError("cannot be read", got=error.strerror) from None
+    if content is None:
+        expected = f"engine arguments, of {_LARGEST >> 10} KiB at most"
+        raise UsageError("too large", got=f"{path.stat().st_size >> 10} KiB", expected=expected)
+    arguments = parse_arguments(content, path)
+    if problem := unnamed(arguments, path):
+        raise UsageError(problems=[problem])
+    return arguments
 
 
 def _transactions(model: Model) -> Iterator[Finding]:
