@@ -17,9 +17,10 @@ TRITON = "triton_config: {max_batch_size: 0, decoupled: true}"
 
 @pytest.fixture
 def judge(tmp_path: Path, check: Callable[..., dict[str, Any]]) -> Judge:
-    """What is said of these files of a version, of rules for every engine; a `model.yaml` makes it TensorRT-LLM's."""
+    """What is said of these files of a version, of rules for every engine; a `model.yaml` makes it TensorRT-LLM's. Of
+    models that have to be fetched only with `notes`."""
 
-    def run(**files: str) -> list[dict[str, Any]]:
+    def run(notes: bool = False, **files: str) -> list[dict[str, Any]]:
         version = tmp_path / "repository" / "llm" / "1"
         version.mkdir(parents=True, exist_ok=True)
         backend = "python" if "yaml" in files else "vllm"
@@ -28,7 +29,8 @@ def judge(tmp_path: Path, check: Callable[..., dict[str, Any]]) -> Judge:
             (version / ("multi_lora.json" if kind == "lora" else f"model.{kind}")).write_text(text)
         if backend == "python":
             (version / "model.py").write_text(CODE)
-        return [f for f in check(version.parents[1])["findings"] if f["rule"].startswith("llm-")]
+        found = [f for f in check(version.parents[1])["findings"] if f["rule"].startswith("llm-")]
+        return [f for f in found if (f["rule"] == "llm-model-fetched") == notes]
 
     return run
 
@@ -156,3 +158,42 @@ def test_what_stands_in_the_repository_is_there_in_the_container(judge: Judge, t
     assert judge(json='{"model": "/models/llm/1/weights"}') == []
     (found,) = judge(json='{"model": "/models/llm/1/wights"}')
     assert found["message"] == "model: nothing stands at /models/llm/1/wights on this machine"
+
+
+def test_a_model_that_has_to_be_fetched_is_noted(judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    draft = {"method": "draft_model", "model": "org/draft:Q4", "num_speculative_tokens": 3}
+    written = json.dumps({"model": "org/llm", "speculative_config": draft, "tokenizer": "s3://bucket/words"})
+    (model, other) = judge(notes=True, json=written)
+    assert model["severity"] == "info"
+    assert model["message"] == (
+        f"model: `org/llm` is a Hugging Face id, and not in {tmp_path / 'hub'}: the engine has to fetch it"
+    )
+    assert "`hf download org/llm` into the cache" in model["hint"]
+    assert other["message"].startswith("speculative_config.model: `org/draft:Q4` is a Hugging Face id")
+    assert "`hf download org/draft`" in other["hint"]
+    snapshot = tmp_path / "hub" / "models--org--llm" / "snapshots" / "0a1b"
+    snapshot.mkdir(parents=True)
+    assert len(judge(notes=True, json='{"model": "org/llm"}')) == 1, "an empty snapshot holds nothing"
+    (snapshot / "config.json").write_text("{}")
+    assert judge(notes=True, json='{"model": "org/llm"}') == []
+
+
+def test_the_llm_api_fetches_too(judge: Judge) -> None:
+    (found,) = judge(notes=True, yaml=f"model: org/no-such-llm\n{TRITON}\n")
+    assert found["message"].startswith("model: `org/no-such-llm` is a Hugging Face id")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- org/llm\n", "no YAML mapping"),
+        ("model: [org/llm\n", "no YAML mapping"),
+        ("model: 3\n", "names no model (got `3`;"),
+        ("model: ''\n", "names no model (got ``;"),
+        ("max_seq_len: 8\n", "names no model (got max_seq_len;"),
+    ],
+)
+def test_settings_of_the_llm_api_that_name_no_model(judge: Judge, text: str, said: str) -> None:
+    (found,) = (one for one in judge(yaml=text) if one["rule"] == "llm-api-settings-broken")
+    assert found["message"].startswith(f"model.yaml: {said}")

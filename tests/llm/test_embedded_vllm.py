@@ -179,6 +179,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown": ({"max_num_seq": 4}, "max_num_seq"),
     "cache": ({"kv_cache_memory_bytes": 1000}, "No available memory for the cache blocks"),
     "model": ({"model": "/no/such/directory"}, "is the path '/no/such/directory', and nothing stands there: write"),
+    "nameless": ({"model": None}, "names no model: `model` is null"),
+    "hub": (
+        {"model": "no-such-owner/none"},
+        "names by a Hugging Face id what the engine did not get: `model` 'no-such-",
+    ),
+    "weightless": ({"model": "/usr"}, "is the directory '/usr', which holds no config.json"),
     "relative": ({"model": "./weights"}, "nothing stands there below '/', where the server was started: write"),
     "lora": ({"enable_lora": "true"}, "cannot find"),
 }

@@ -156,9 +156,13 @@ def test_what_a_person_should_know_is_said(make_model) -> None:
     ("content", "said"),
     [
         ("[1]", "not a model's config"),
+        ("", "got an empty file"),
         ("{", "not a JSON file"),
         ('{"num_hidden_layers": 2}', "no decoder that generates text"),
         ('{"is_encoder_decoder": true, "num_hidden_layers": 2, "hidden_size": 8}', "no num_attention_heads"),
+        ('{"num_hidden_layers": "2", "n_embd": 0}', 'got num_hidden_layers "2", n_embd 0, no num_attention_heads, no'),
+        ('{"n_layer": 2, "n_embd": 8, "n_head": 9, "vocab_size": 9}', "got 9 attention heads of 8 values"),
+        (f'{{"num_hidden_layers": {10**400}}}', "got num_hidden_layers 1000000"),
         (ENCODER, r"no decoder that generates text \(got BertModel; expected a causal language model"),
         (ENCODER.replace("BertModel", "RobertaForSequenceClassification"), "got RobertaForSequenceClassification"),
     ],

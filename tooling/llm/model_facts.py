@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from tooling.errors import UsageError
+from tooling.llm.model_place import how_to_get, in_cache, is_path
 
 _LARGEST: Final = 2**23
+_MOST: Final = 2**40
+_Figures = Mapping[str, int | None]
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
     "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
@@ -73,19 +76,8 @@ def read_facts(folder: Path) -> ModelFacts:
     text = config.get("text_config")
     merged = {**config, **text} if isinstance(text, dict) else config
     figures = {name: _number(merged, names) for name, names in _NAMES.items()}
-    missing = [_NAMES[name][0] for name in ("layers", "hidden", "heads", "vocabulary") if not figures[name]]
-    architecture = _named(config.get("architectures"))
-    seq2seq = bool(config.get("is_encoder_decoder"))
-    if missing or seq2seq or _NO_TEXT.search(architecture):
-        got = architecture if not seq2seq else "an encoder-decoder model"
-        raise UsageError(
-            "no decoder that generates text",
-            where=folder / "config.json",
-            got=f"no {', '.join(missing)}" if missing else got,
-            expected="a causal language model, such as Llama, Mistral, Qwen or GPT",
-        )
+    _require_decoder(folder / "config.json", config, merged, figures)
     layers, hidden, heads = (int(figures[name] or 0) for name in ("layers", "hidden", "heads"))
-    head_size = _number(merged, ("head_dim", "kv_channels")) or hidden // heads
     kv_heads = _number(merged, ("num_key_value_heads", "num_kv_heads", "multi_query_group_num")) or heads
     if merged.get("multi_query") is True and not merged.get("new_decoder_architecture"):
         kv_heads = 1
@@ -95,13 +87,13 @@ def read_facts(folder: Path) -> ModelFacts:
     quantization = merged.get("quantization_config")
     found = ModelFacts(
         folder,
-        architecture,
+        _named(config.get("architectures")),
         layers,
         full or layers,
         hidden,
         heads,
         kv_heads,
-        head_size,
+        _head_size(merged, figures),
         latent if _number(merged, ("kv_lora_rank",)) else 0,
         int(figures["inner"] or 4 * hidden),
         int(figures["vocabulary"] or 0),
@@ -115,24 +107,68 @@ def read_facts(folder: Path) -> ModelFacts:
     return _weighed(found, merged)
 
 
+def _require_decoder(path: Path, config: Mapping[str, Any], merged: Mapping[str, Any], figures: _Figures) -> None:
+    """Raise UsageError for a config of anything else, with what is wrong."""
+    architecture = _named(config.get("architectures"))
+    got = [_fault(merged, _NAMES[name]) for name in ("layers", "hidden", "heads", "vocabulary") if not figures[name]]
+    if not got and not _head_size(merged, figures):
+        got = [f"{figures['heads']} attention heads of {figures['hidden']} values"]
+    if not got and config.get("is_encoder_decoder"):
+        got = ["an encoder-decoder model"]
+    if not got and _NO_TEXT.search(architecture):
+        got = [architecture]
+    if got:
+        raise UsageError(
+            "no decoder that generates text",
+            where=path,
+            got=", ".join(got),
+            expected="a causal language model, such as Llama, Mistral, Qwen or GPT",
+        )
+
+
+def _head_size(config: Mapping[str, Any], figures: _Figures) -> int:
+    """Values of an attention head; 0 where there are more heads than values."""
+    return _number(config, ("head_dim", "kv_channels")) or (figures["hidden"] or 0) // (figures["heads"] or 1)
+
+
 def _config(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            content = json.loads(file.read(_LARGEST))
-    except FileNotFoundError:
+            raw = file.read(_LARGEST)
+        content = json.loads(raw)
+    except (FileNotFoundError, NotADirectoryError):
+        folder = path.parent
         raise UsageError(
             "not a language model's directory",
-            where=path,
+            where=path if folder.is_dir() else folder,
+            got=None if folder.is_dir() else "a file" if folder.exists() else "no such directory",
             expected="config.json, as Hugging Face writes it",
-            hint="download the model first; the weights may stay away, their size is then counted from config.json",
+            hint=_how_to_get(folder),
         ) from None
     except OSError as error:
         raise UsageError("cannot be read", where=path, got=error.strerror) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError("not a JSON file", where=path, got=str(error)[:80]) from None
+        got = str(error)[:80] if raw.strip() else "an empty file"
+        raise UsageError("not a JSON file", where=path, got=got) from None
     if not isinstance(content, dict):
         raise UsageError("not a model's config", where=path, got=type(content).__name__, expected="a JSON object")
     return content
+
+
+def _how_to_get(folder: Path) -> str:
+    """What to do about a model whose config does not stand in a directory. What was typed may have been an id."""
+    weightless = "the weights may stay away, their size is then counted from config.json"
+    if folder.is_dir():
+        return f"download the model first; {weightless}"
+    if folder.exists():
+        return f"name its directory, {folder.parent}"
+    here = Path.cwd()
+    named = str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+    if is_path(named):
+        return f"check the path, or download the model first; {weightless}"
+    if snapshot := in_cache(named):
+        return f"the cache has it as a Hugging Face id: copy it (`cp -rL {snapshot} DIR`) and name that directory"
+    return f"check the path; as a Hugging Face id, {how_to_get(named)}"
 
 
 def _named(architectures: object) -> str:
@@ -140,12 +176,18 @@ def _named(architectures: object) -> str:
 
 
 def _number(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    """The first of these that is a positive whole number."""
+    """The first of these that is a positive whole number, and no slip of the keyboard."""
     for name in names:
         value = config.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST:
             return value
     return None
+
+
+def _fault(config: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    """What a config says in place of a figure."""
+    given = next((name for name in names if name in config), None)
+    return f"no {names[0]}" if given is None else f"{given} {json.dumps(config[given])[:30]}"
 
 
 def _full_layers(config: Mapping[str, Any], layers: int) -> int:

@@ -1,7 +1,8 @@
 """Where an engine finds the models that its arguments name: a path on its server, or a Hugging Face id. Layer: llm.
 
 Engines are given the text as it stands. Triton's backends leave the working directory alone, so that a relative path is
-looked for below the directory that the server was started in, never beside the file that names it.
+looked for below the directory that the server was started in, never beside the file that names it. What is no path is
+an id: the engine takes that model from the cache of its machine, or fetches it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tooling.errors import Problem, UsageError
+from tooling.signature.vllm_model import unnamed
 
 EMBEDDED_AT: Final = Path("/")
 """The directory that the embedded server is started in."""
@@ -59,41 +61,74 @@ def holds_model(folder: Path) -> bool:
 
 
 def require_models(arguments: Mapping[str, Any], file: Path) -> None:
-    """Raise UsageError for models that the embedded server would not find: paths at which nothing stands, and
-    directories that it would ask Hugging Face for."""
-    problems = list(_missing(arguments, file))
-    if not isinstance(arguments.get("model"), str) or not arguments["model"]:
-        problems.insert(0, Problem("names no model", str(file), expected='`"model"`: a Hugging Face id or a directory'))
+    """Raise UsageError for models that the embedded server would not find: paths at which nothing stands, directories
+    that it would ask Hugging Face for, and ids where it must not ask and no cache holds them."""
+    problems = [*filter(None, [unnamed(arguments, file)]), *_missing(arguments, file)]
     if problems:
         raise UsageError(problems=problems)
 
 
 def misread(arguments: Mapping[str, Any], file: Path) -> str | None:
-    """What to do about an engine that asked Hugging Face for a model which stands here; None where it did not."""
+    """What to do about a model that the engine did not find; None where that cannot be told from here."""
     return next((problem.hint for problem in _missing(arguments, file) if problem.hint), None)
 
 
 def _missing(arguments: Mapping[str, Any], file: Path) -> Iterator[Problem]:
     """Every model that is named and not found."""
     for name, text in named_models(arguments):
-        if _seen(EMBEDDED_AT / text, Path.exists) or "://" in text:
-            continue
-        meant = beside(text, file.parent)
-        what = f"`{name}` is a path at which nothing stands"
-        if not is_path(text):
-            if meant is None or _cached(text):
-                continue
-            what = f"`{name}` is taken for a Hugging Face id, and no directory"
-        got = f"`{text}`" + ("" if Path(text).is_absolute() else f", looked for below {EMBEDDED_AT}")
-        expected = "an absolute path, or a Hugging Face id"
-        yield Problem(what, str(file), got, expected, f"write {meant}" if meant else None)
+        here = _seen(EMBEDDED_AT / text, Path.exists) or "://" in text
+        if not here and (problem := _not_found(name, text, file)):
+            yield problem
 
 
-def _cached(named: str) -> bool:
-    """Whether this machine holds the model that Hugging Face has under an id."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    return _seen(hub / f"models--{named.replace('/', '--')}", Path.is_dir)
+def _not_found(name: str, text: str, file: Path) -> Problem | None:
+    """What is wrong with a name at which nothing stands; None of an id that the engine may have, or fetch."""
+    meant, expected = beside(text, file.parent), "an absolute path, or a Hugging Face id"
+    if not is_path(text):
+        if in_cache(text) or (meant is None and not is_offline()):
+            return None
+        if meant is None:
+            what = f"`{name}` is a Hugging Face id that must not be fetched (HF_HUB_OFFLINE) and is not in the cache"
+            got = f"`{text}`, looked for in {hub_cache()}"
+            return Problem(what, str(file), got, f"{expected} of the cache", how_to_get(text))
+    taken = "a path at which nothing stands" if is_path(text) else "taken for a Hugging Face id, and no directory"
+    got = f"`{text}`" + ("" if Path(text).is_absolute() else f", looked for below {EMBEDDED_AT}")
+    return Problem(f"`{name}` is {taken}", str(file), got, expected, f"write {meant}" if meant else None)
+
+
+def hub_cache() -> Path:
+    """Where this machine keeps what it has from Hugging Face, by the variables of its client."""
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
+    hub = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
+    return Path(os.path.expandvars(hub)).expanduser()
+
+
+def in_cache(named: str) -> Path | None:
+    """The directory in which this machine's cache holds the model with an id, or some of its files; None without."""
+    snapshots = hub_cache() / f"models--{_repository(named).replace('/', '--')}" / "snapshots"
+    try:
+        found = [entry for entry in snapshots.iterdir() if any(entry.iterdir())]
+        return max(found, key=lambda entry: entry.stat().st_mtime, default=None)
+    except OSError:
+        return None
+
+
+def is_offline() -> bool:
+    """Whether nothing may be asked of Hugging Face, by the variables of its client."""
+    said = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
+    return said.upper() in ("1", "ON", "YES", "TRUE")
+
+
+def how_to_get(named: str) -> str:
+    """What to do about a model that is named by an id and not at hand."""
+    fetch = f"hf download {_repository(named)}"
+    return f"where there is a network: `{fetch}` into the cache, or `{fetch} --local-dir DIR` and name that directory"
+
+
+def _repository(named: str) -> str:
+    """The repository of an id, which may name a file of it or a quantisation too."""
+    return "/".join(named.partition(":")[0].split("/")[:2])
 
 
 def folders(arguments: Mapping[str, Any]) -> list[Path]:

@@ -174,8 +174,8 @@ def _too_little(plan: Plan) -> UsageError:
         f"{parts.weights / gib:.2f}, work of a step {parts.work / gib:.2f}, {needed} tokens of "
         f"cache {needed * parts.token / gib:.2f}",
         expected="that they fit together",
-        hint="more GPUs (--llm-gpus), a larger one (--gpu-memory), --quantization fp8, --kv-cache fp8, a smaller "
-        "--context or --token-budget",
+        hint="more GPUs (--llm-gpus), a larger one (--gpu-memory), --quantization fp8, --kv-cache fp8, smaller "
+        "--context, --streams or --token-budget",
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import re
 import sys
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -13,10 +12,9 @@ from pathlib import Path
 VARIABLE = "TRITUNE_LLM"
 """The environment variable with the directory of the LLM environment (a virtual environment below it)."""
 
-_ARGUMENTS, _ADAPTERS = "model.json", "multi_lora.json"
+ARGUMENTS = "model.json"
+_ADAPTERS = "multi_lora.json"
 _MARKER = "llm.json"
-_ID = re.compile(r"(?!.*(?:--|\.\.))(\b[\w.-]+\b/)?\b[\w.-]{1,96}\b(/[\w.-]+\.gguf|:[\w.-]+)?")
-"""How the id of a model at Hugging Face is spelled."""
 
 
 class Refusal(Exception):
@@ -25,40 +23,10 @@ class Refusal(Exception):
 
 def read_arguments(folder):
     """The engine's arguments of a version directory."""
-    path = folder / _ARGUMENTS
+    path = folder / ARGUMENTS
     if not path.is_file():
-        raise Refusal(f"'{_ARGUMENTS}' containing vllm engine args must be provided in '{folder}'")
-    try:
-        arguments = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise Refusal(f"'{path}' cannot be read: {error}") from None
-    if not isinstance(arguments, dict):
-        raise Refusal(f"'{path}' must hold a JSON object of vllm engine args")
-    return arguments
-
-
-def require_model(folder, arguments):
-    """Raise Refusal for a model that is a path at which nothing stands: vLLM would ask Hugging Face for it.
-
-    As in the container a relative path is looked for in the server's working directory, which a stub keeps.
-    """
-    named = arguments.get("model")
-    if not isinstance(named, str) or "://" in named or _ID.fullmatch(named) or Path(named).exists():
-        return
-    here = "" if Path(named).is_absolute() else f" below '{Path.cwd()}', where the server was started"
-    meant = _beside(folder, named)
-    raise Refusal(
-        f"`model` of '{folder / _ARGUMENTS}' is the path '{named}', and nothing stands there{here}: write the absolute "
-        f"path{f' {meant}' if meant else ''}, or a Hugging Face id"
-    )
-
-
-def _beside(folder, named):
-    """What a relative path names beside the arguments, which is most likely what was meant."""
-    if Path(named).is_absolute():
-        return None
-    found = (start / named for start in (folder, folder.parent, folder.parent.parent))
-    return next((path.resolve() for path in found if path.exists()), None)
+        raise Refusal(f"'{ARGUMENTS}' containing vllm engine args must be provided in '{folder}'")
+    return _object(path, "vllm engine args")
 
 
 def read_adapters(folder, arguments):
@@ -67,12 +35,27 @@ def read_adapters(folder, arguments):
         return {}
     arguments["enable_lora"] = True
     path = folder / _ADAPTERS
+    if not path.exists():
+        raise Refusal(f"Triton backend cannot find {path}.")
+    adapters = _object(path, "adapters' names and paths")
+    for name, place in adapters.items():
+        if not isinstance(place, str):
+            got = f"the path of '{name}' is {json.dumps(place)[:60]}"
+            raise Refusal(f"'{path}' must hold adapters' names and paths, and {got}")
+    return adapters
+
+
+def _object(path, what):
+    """The JSON object of a file."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        raise Refusal(f"Triton backend cannot find {path}.") from None
-    except (OSError, ValueError, TypeError) as error:
-        raise Refusal(f"'{path}' cannot be read: {error}") from None
+        content = path.read_text(encoding="utf-8")
+        found = json.loads(content) if content.strip() else None
+    except (OSError, ValueError, RecursionError) as error:
+        raise Refusal(f"'{path}' must hold a JSON object of {what}, and cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        got = f"holds {json.dumps(found)[:60]}" if content.strip() else "is empty"
+        raise Refusal(f"'{path}' must hold a JSON object of {what}, and {got}")
+    return found
 
 
 def use_environment():

@@ -16,7 +16,8 @@ with contextlib.suppress(locale.Error):  # the stub starts in the C locale, wher
 
 import triton_python_backend_utils as pb_utils
 from llm_answers import Answers
-from llm_environment import Refusal, read_adapters, read_arguments, require_model, use_environment
+from llm_environment import Refusal, read_adapters, read_arguments, use_environment
+from llm_models import in_plain_words, require_models
 from llm_tensors import INPUTS, OUTPUTS
 
 
@@ -48,14 +49,17 @@ class TritonPythonModel:
                 raise Refusal("vLLM Triton backend must be configured to use decoupled model transaction policy")
             folder = Path(pb_utils.get_model_dir())
             arguments = read_arguments(folder)
-            require_model(folder, arguments)
+            require_models(folder, arguments)
             adapters = read_adapters(folder, arguments)
             use_environment()
             from llm_engine import Engine  # imports vLLM, which must see the environment
 
             labels = {"model": args["model_name"], "version": args["model_version"]}
             told = parameters.get("REPORT_CUSTOM_METRICS", "").lower() == "true"
-            self._engine = Engine(arguments, adapters, labels if told else None)
+            try:
+                self._engine = Engine(arguments, adapters, labels if told else None)
+            except Refusal as error:
+                raise Refusal(in_plain_words(str(error), folder, arguments)) from None
         except Refusal as error:
             raise pb_utils.TritonModelException(str(error)) from None
         self._answers = Answers(pb_utils.Logger.log_error)

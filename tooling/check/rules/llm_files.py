@@ -12,8 +12,17 @@ from typing import Any, Final
 from tooling.check.files import closed, exists, is_file, json_object, read_limited, yaml_object
 from tooling.check.finding import Finding, Place
 from tooling.check.model import Model
-from tooling.check.rules.kinds import advice
-from tooling.llm.model_place import beside, folders, holds_model, is_path, named_models
+from tooling.check.rules.kinds import advice, note
+from tooling.llm.model_place import (
+    beside,
+    folders,
+    holds_model,
+    how_to_get,
+    hub_cache,
+    in_cache,
+    is_path,
+    named_models,
+)
 
 _LARGEST: Final = 2**20
 _MOUNTED: Final = Path("/models")
@@ -36,7 +45,15 @@ ELSEWHERE = advice(
     _KIND + '{"model": "./weights"}',
     "triton-inference-server/server#7587",
 )
-RULES = (TWICE, ELSEWHERE)
+FETCHED = note(
+    "llm-model-fetched",
+    "A model is named by a Hugging Face id, and the cache of this machine does not hold it.",
+    "The engine fetches it when it starts, which takes minutes for a large one and needs a network and, for one that "
+    "is not public, a token (HF_TOKEN). Where it may not ask (HF_HUB_OFFLINE) or gets no answer the load fails.",
+    _KIND + '{"model": "org/llm"}',
+    "vLLM's ModelConfig",
+)
+RULES = (TWICE, ELSEWHERE, FETCHED)
 
 
 def arguments_file(model: Model, place: Place, path: Path, arguments: Mapping[str, Any]) -> Iterator[Finding]:
@@ -66,6 +83,9 @@ def elsewhere(model: Model, place: Place, folder: Path, name: str, text: str) ->
         said = f"{name}: `{text}` is not looked for beside this file, but below the directory the server was started in"
         hint = f"the absolute path on the server; here it is {meant}" if meant else "the absolute path on the server"
         yield model.find(ELSEWHERE, said, place=place, hint=hint)
+    elif "://" not in text and in_cache(text) is None:
+        said = f"{name}: `{text}` is a Hugging Face id, and not in {hub_cache()}: the engine has to fetch it"
+        yield model.find(FETCHED, said, place=place, hint=how_to_get(text))
 
 
 def _mounted(path: Path, folder: Path) -> bool:
