@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tooling.llm.model_place import folders
+
 Judge = Callable[..., list[dict[str, Any]]]
 MODEL = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 99}
 CODE = "from tensorrt_llm import LLM\nclass TritonPythonModel: pass"
@@ -197,3 +199,9 @@ def test_the_llm_api_fetches_too(judge: Judge) -> None:
 def test_settings_of_the_llm_api_that_name_no_model(judge: Judge, text: str, said: str) -> None:
     (found,) = (one for one in judge(yaml=text) if one["rule"] == "llm-api-settings-broken")
     assert found["message"].startswith(f"model.yaml: {said}")
+
+
+def test_a_snapshot_of_the_cache_is_mounted_with_what_its_links_lead_to() -> None:
+    cache = Path("/cache/hub/models--org--llm")
+    assert folders({"model": f"{cache}/snapshots/0a1b", "tokenizer": f"{cache}/snapshots/0a1b"}) == [cache]
+    assert folders({"model": "/snapshots/llm", "tokenizer": "/words"}) == [Path("/snapshots/llm"), Path("/words")]

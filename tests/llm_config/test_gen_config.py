@@ -101,6 +101,16 @@ def test_the_command_that_serves_mounts_every_model(make_model, run_cli, tmp_pat
         assert result.out.count(f"-v {folder}:{folder}:ro") == 1
 
 
+def test_a_snapshot_is_mounted_with_what_its_links_lead_to(make_model, run_cli, tmp_path: Path) -> None:
+    """Files of a snapshot in Hugging Face's cache are links into the directory of the model above."""
+    cache = tmp_path / "models--org--llm"
+    (cache / "snapshots").mkdir(parents=True)
+    llm = make_model().rename(cache / "snapshots" / "0a1b")
+    for backend in (["vllm"], ["tensorrtllm", "--release", "26.01"]):
+        result = run_cli("gen-config", tmp_path / backend[0] / "llm", "--llm", llm, *CONTEXT, "--backend", *backend)
+        assert result.out.count(f"-v {cache}:{cache}:ro") == 1
+
+
 def test_an_edited_model_json_is_not_lost(make_model, run_cli, tmp_path: Path) -> None:
     folder = tmp_path / "repository" / "llm"
     asked = ["gen-config", folder, "--llm", make_model(), *CONTEXT]

@@ -121,6 +121,7 @@ def _engine(model_dir: Path, form: Any, plan: Plan, ask: LlmAsk, release: Releas
     from tooling.cli.llm_source import engine_values, refuse_unless_known, serving
     from tooling.config.render import render
     from tooling.llm import batcher
+    from tooling.llm.model_place import mounted
 
     names, own = batcher.Names(model_dir.name), engine_values(ask.engine)
     refuse_unless_known(plan.wants.quantization, batcher.FORMATS)
@@ -156,7 +157,7 @@ def _engine(model_dir: Path, form: Any, plan: Plan, ask: LlmAsk, release: Releas
         joined=True,
         files=files,
         notes=plan.notes,
-        commands=(*commands, serving(model_dir.parent, image, plan.facts.path, engine.parent)),
+        commands=(*commands, serving(model_dir.parent, image, mounted(plan.facts.path), engine.parent)),
     )
 
 

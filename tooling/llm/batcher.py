@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from tooling.config.proto import ModelConfig, pb
 from tooling.llm.llm_api import policy
 from tooling.llm.model_facts import ModelFacts
+from tooling.llm.model_place import mounted
 from tooling.llm.plan import Plan
 
 Form = Literal["ensemble", "bls"]
@@ -193,7 +194,7 @@ def build_commands(plan: Plan, image: str, engine: Path) -> list[str]:
 
     wants, layout = plan.wants, plan.layout
     checkpoint, model = engine.with_name(f"{engine.name}-checkpoint"), plan.facts.path
-    start = f"docker run --rm --gpus all --shm-size 2g -v {quote(str(model))}:{quote(str(model))}:ro "
+    start = f"docker run --rm --gpus all --shm-size 2g -v {quote(str(mounted(model)))}:{quote(str(mounted(model)))}:ro "
     start += f"-v {quote(str(engine.parent))}:{quote(str(engine.parent))} {image}"
     convert = (
         f"{start} python3 /app/examples/quantization/quantize.py --model_dir {quote(str(model))} "

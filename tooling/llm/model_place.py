@@ -133,7 +133,15 @@ def _repository(named: str) -> str:
 
 def folders(arguments: Mapping[str, Any]) -> list[Path]:
     """The paths that a container must have under the same name, each once."""
-    return [Path(text) for text in dict.fromkeys(text for _, text in named_models(arguments)) if text.startswith("/")]
+    named = (Path(text) for _, text in named_models(arguments) if text.startswith("/"))
+    return list(dict.fromkeys(map(mounted, named)))
+
+
+def mounted(path: Path) -> Path:
+    """What a container must have for a path to be whole: the files of a snapshot in Hugging Face's cache are links into
+    the directory of the model above."""
+    model = path.parent.parent
+    return model if path.parent.name == "snapshots" and model.name.startswith("models--") else path
 
 
 def relative_paths(arguments: Mapping[str, Any], where: str) -> Iterator[Problem]:

@@ -21,6 +21,7 @@ from tooling.llm.model_place import (
     hub_cache,
     in_cache,
     is_path,
+    mounted,
     named_models,
 )
 
@@ -104,7 +105,8 @@ def outside(model: Model) -> Iterator[str]:
             continue
         named = [*map(str, folders(arguments))]
         adapters = (json_object(folder / "multi_lora.json") or {}) if model.config.backend == "vllm" else {}
-        named += [text for text in adapters.values() if isinstance(text, str) and text.startswith("/")]
+        paths = (Path(text) for text in adapters.values() if isinstance(text, str) and text.startswith("/"))
+        named += map(str, map(mounted, paths))
         yield from (text for text in named if not Path(text).is_relative_to(_MOUNTED))
 
 
