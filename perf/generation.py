@@ -9,11 +9,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tooling.errors import ExternalError, MissingError, Refused
-from tooling.repository import write_atomic
 
 _FLAGS = dict.fromkeys(
     ("stream", "exclude_input_in_output", "return_num_input_tokens", "return_num_output_tokens"), True
@@ -125,15 +123,6 @@ class Stream:
         flat = np.array([value]) if isinstance(value, bool) else np.array([value.encode()], dtype=np.object_)
         tensor.set_data_from_numpy(flat)
         return tensor
-
-
-def write_asks(path: Path, asks: Sequence[Ask], **sampling: Any) -> None:
-    """The requests as perf_analyzer's input file, for streams whose responses tell their tokens."""
-    steps = []
-    for ask in asks:
-        values = {"text_input": ask.prompt, "sampling_parameters": json.dumps(_sampling(ask, sampling)), **_FLAGS}
-        steps.append({name: {"content": [value], "shape": [1]} for name, value in values.items()})
-    write_atomic(path, json.dumps({"data": steps}) + "\n")
 
 
 def _sampling(ask: Ask, more: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from perf.analyzer import find_perf_analyzer
-from perf.generation import Ask, generate, write_asks
+from perf.generation import Ask, generate
 from perf.profile_export import read_requests
 from perf.workload import Workload
 from tooling.errors import MissingError, Refused
@@ -20,6 +21,17 @@ pytestmark = pytest.mark.llm
 ASKS = [Ask(f"ask number {number}", tokens) for number, tokens in enumerate([12, 40, 5, 24, 60, 9, 33] * 5)]
 
 
+def write_asks(path: Path) -> None:
+    """ASKS as perf_analyzer's input file; every response shall tell its tokens."""
+    flags = dict.fromkeys(("stream", "exclude_input_in_output", "return_num_output_tokens"), True)
+    steps = []
+    for ask in ASKS:
+        sampling = json.dumps({"max_tokens": ask.tokens, "ignore_eos": True, "temperature": 0})
+        values = {"text_input": ask.prompt, "sampling_parameters": sampling, **flags}
+        steps.append({name: {"content": [value], "shape": [1]} for name, value in values.items()})
+    path.write_text(json.dumps({"data": steps}))
+
+
 def generated(server: EmbeddedServer) -> int:
     found = re.search(r"^vllm:generation_tokens_total{.*} (\d+)", server.metrics(), re.M)
     assert found
@@ -27,7 +39,7 @@ def generated(server: EmbeddedServer) -> int:
 
 
 def test_perf_analyzer_measures_tokens(served: EmbeddedServer, runtime: Any, tmp_path: Path) -> None:
-    write_asks(tmp_path / "asks.json", ASKS)
+    write_asks(tmp_path / "asks.json")
     point = find_perf_analyzer(runtime).measure(
         "llama",
         served.grpc_url,
