@@ -97,11 +97,25 @@ def tokenizer_of(request: ProfileRequest) -> Path:
 
 def plan_of(request: ProfileRequest) -> Plan:
     """Of a model that is here. Raises UsageError for one that cannot be profiled."""
-    model_dir, file = directory(request), locate_model(request.model_dir).file
+    model_dir, file = directory(request), _onnx_file(request.model_dir)
     config, signature = request.config or read_config(model_dir), read_onnx(file)
     settings = request.settings or splits(request.grid, _here(config), usable_cores())
     points, traffic = _points(request, config, signature, model_dir)
     return Plan(model_dir.name, model_dir, file, _plain(config), _sorted(settings), points, traffic, signature)
+
+
+def _onnx_file(model_dir: Path) -> Path:
+    """The file of an ONNX model. Raises UsageError for a model of another backend."""
+    found = locate_model(model_dir)
+    if found.format.backend == "onnxruntime":
+        return found.file
+    raise UsageError(
+        "only ONNX models have a service curve",
+        where=model_dir,
+        got=f"`{found.file.name}` of backend {found.format.backend}",
+        expected="REPO/NAME with 1/model.onnx in it",
+        hint="`tritune tune` measures the steps of a vLLM model by itself" if found.format.backend == "vllm" else None,
+    )
 
 
 def plan_remote(request: ProfileRequest, running: RunningTarget) -> Plan:
