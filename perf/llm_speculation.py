@@ -4,14 +4,33 @@ Layer: above quality.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from perf.lengths import sentences
 from perf.quality import Asker, Reference, compare, judge
 from perf.slo import Judgement
 
 _PROMPTS, _TOKENS = 8, 32
+_COUNTER = r'^vllm:spec_decode_num_{}_tokens_total{{[^}}]*model="{}"[^}}]*}} (\S+)$'
+
+
+class Drafts(NamedTuple):
+    """Tokens that a speculation has proposed, and how many of them were accepted."""
+
+    drafted: int
+    accepted: int
+
+    def __str__(self) -> str:
+        return f"{self.accepted} of {self.drafted} drafted tokens accepted" if self.drafted else "no token was drafted"
+
+
+def drafts_of(metrics: str, model: str) -> Drafts:
+    """Those of a model that reports its engine's metrics, from the text of a server's; none where nothing is told."""
+    kinds = ("draft", "accepted")
+    found = (re.search(_COUNTER.format(kind, re.escape(model)), metrics, re.MULTILINE) for kind in kinds)
+    return Drafts(*(round(float(one[1])) if one else 0 for one in found))
 
 
 def speculative_config(tokens: int, draft: str | None) -> dict[str, Any]:

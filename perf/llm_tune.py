@@ -20,7 +20,7 @@ from perf.generation import generate
 from perf.llm_capacity import Capacity, Level, confirm, predict
 from perf.llm_curve import LEVELS, measure_steps
 from perf.llm_setting import FILE, Setting, context_of, read_arguments, settings_file, version_of
-from perf.llm_speculation import same_answers, spelled
+from perf.llm_speculation import Drafts, drafts_of, same_answers, spelled
 from perf.llm_traffic import LlmTraffic, figures
 from perf.sim.llm import EngineSettings, Generation, StepTime, simulate_llm
 from perf.slo import Slo
@@ -87,6 +87,8 @@ class LlmTuned:
     """Of `chosen`; None without limits."""
     speculation: str | None = None
     """What became of the speculation that was asked for, in words."""
+    drafts: Drafts | None = None
+    """Of the speculation, in the rounds; None where the engine refused it or none was asked for."""
 
     def to_dict(self) -> dict[str, Any]:
         def plain(one: Tried) -> dict[str, Any]:
@@ -110,6 +112,7 @@ class LlmTuned:
             "points": self.points,
             "capacity": self.capacity and self.capacity.to_dict(),
             "speculation": self.speculation,
+            "drafts": self.drafts and self.drafts._asdict(),
         }
 
 
@@ -127,9 +130,37 @@ def tune_llm(
     Candidates are served side by side and measured in turn; with `speculative` the best of the settings with this
     speculation is one of them. Raises UsageError for what is no vLLM model, Refused when the engine does not start.
     """
+    arguments = _tunable(model_dir, traffic)
+    with _serving(model_dir, runtime) as (server, repository), console.progress("tune", 3 + _ROUNDS) as progress:
+        engine = _engine(server, repository, model_dir, arguments)
+        progress.step(f"a step takes {engine.law.us(1, 1, 100) / 1e3:.1f} ms with one sequence")
+        current, found = _candidates(engine, traffic, slo, speculative)
+        served, refusal = _load_candidates(server, repository, model_dir, arguments, found)
+        progress.step(f"{len(served)} of the settings may be better")
+        names = ["current", *served]
+        runs = _measured(server, names, traffic, progress.step)
+        current, *tried = (
+            replace(one, measured=tuple(seen)) for one, seen in zip((current, *served.values()), runs, strict=True)
+        )
+        drafts = next((drafts_of(server.metrics(), name) for name, one in served.items() if one.speculative), None)
+        chosen, said = _gated(server, names, current, tried, slo)
+        name = names[[current, *tried].index(chosen)]
+        capacity = _capacity(server, name, chosen, engine, traffic, slo) if slo.terms else None
+        progress.step(str(capacity or "no limit, so no number of streams"))
+    known = int(traffic.clients is not None)
+    points = 1 + len(names) * _ROUNDS + (len(capacity.levels) - known if capacity else 0)
+    met = slo.met(chosen.figures) is True
+    words = refusal or (f"{said}; {drafts}" if drafts else said)
+    return LlmTuned(
+        model_dir, traffic, slo, engine.law, current, tuple(tried), chosen, met, points, capacity, words, drafts
+    )
+
+
+def _tunable(model_dir: Path, traffic: LlmTraffic) -> dict[str, Any]:
+    """The engine's arguments. Raises UsageError before one starts for what no engine could generate."""
     arguments = read_arguments(model_dir)
     require_models(arguments, settings_file(model_dir))
-    now, context = Setting.of(arguments), context_of(arguments)
+    context = context_of(arguments)
     if context is not None and max(traffic.outputs) >= context:
         raise UsageError(
             "no prompt fits beside so long an answer",
@@ -137,39 +168,41 @@ def tune_llm(
             got=f"{max(traffic.outputs)} tokens",
             expected=f"fewer than the {context} of the model's context",
         )
-    with _serving(model_dir, runtime) as place, console.progress("tune", 3 + _ROUNDS) as progress:
-        server, repository = place
-        shown = {"current": arguments, **_roomy({**arguments, **now._asdict()})}
-        _add(server, repository, model_dir, shown)
-        law = measure_steps(server.grpc_url, list(shown)[-1], context=context).law
-        progress.step(f"a step takes {law.us(1, 1, 100) / 1e3:.1f} ms with one sequence")
-        engine = Simulated(arguments, law, _cache_tokens(server))
-        current, found = sweep(now, engine, traffic, slo)
-        if speculative:
-            best = found[0] if found else current
-            found = [*found[: _CANDIDATES - 1], replace(best, speculative=speculative)]
-        candidates = {f"candidate-{n}": {**arguments, **one.arguments} for n, one in enumerate(found)}
-        unsure = list(candidates)[-1:] if speculative else []
-        refused = _add(server, repository, model_dir, candidates, unsure)
-        for name in refused:
-            del candidates[name]
-            found.pop()
-        progress.step(f"{len(found)} of the settings may be better")
-        names = ["current", *candidates]
-        runs = _measured(server, names, traffic, progress.step)
-        current, *tried = (
-            replace(one, measured=tuple(seen)) for one, seen in zip((current, *found), runs, strict=True)
-        )
-        chosen, said = _gated(server, names, current, tried, slo)
-        for refusal in refused.values():
-            said = f"{spelled(speculative or {})}: the engine refuses it, {refusal.problems[0].what}"
-        name = names[[current, *tried].index(chosen)]
-        capacity = _capacity(server, name, chosen, engine, traffic, slo) if slo.terms else None
-        progress.step(str(capacity or "no limit, so no number of streams"))
-    known = int(traffic.clients is not None)
-    points = 1 + len(names) * _ROUNDS + (len(capacity.levels) - known if capacity else 0)
-    met = slo.met(chosen.figures) is True
-    return LlmTuned(model_dir, traffic, slo, law, current, tuple(tried), chosen, met, points, capacity, said)
+    return arguments
+
+
+def _engine(server: EmbeddedServer, repository: Path, model_dir: Path, arguments: Mapping[str, Any]) -> Simulated:
+    """The engine by the law of its steps. The current setting is served as `current` from now on."""
+    shown = {"current": arguments, **_roomy({**arguments, **Setting.of(arguments)._asdict()})}
+    _add(server, repository, model_dir, shown)
+    law = measure_steps(server.grpc_url, list(shown)[-1], context=context_of(arguments)).law
+    return Simulated(arguments, law, _cache_tokens(server))
+
+
+def _candidates(
+    engine: Simulated, traffic: LlmTraffic, slo: Slo, speculative: Mapping[str, Any] | None
+) -> tuple[Tried, list[Tried]]:
+    """The current setting and what may be better: the last has the speculation, where one is asked for."""
+    current, found = sweep(Setting.of(engine.arguments), engine, traffic, slo)
+    if speculative:
+        best = found[0] if found else current
+        found = [*found[: _CANDIDATES - 1], replace(best, speculative=speculative)]
+    return current, found
+
+
+def _load_candidates(
+    server: EmbeddedServer, repository: Path, model_dir: Path, arguments: Mapping[str, Any], found: Sequence[Tried]
+) -> tuple[dict[str, Tried], str | None]:
+    """The candidates that are served, by the names that they have on the server, and what the engine says to a
+    speculation that it refuses."""
+    named = {f"candidate-{number}": one for number, one in enumerate(found)}
+    unsure = [name for name, one in named.items() if one.speculative]
+    models = {name: {**arguments, **one.arguments} for name, one in named.items()}
+    refused = _add(server, repository, model_dir, models, unsure)
+    said = None
+    for name, error in refused.items():
+        said = f"{spelled(named.pop(name).speculative or {})}: the engine refuses it, {error.problems[0].what}"
+    return named, said
 
 
 def _gated(
@@ -301,6 +334,7 @@ def _add(
     def load(name: str) -> Refused | None:
         config = read_config(model_dir)
         config.name = name
+        config.parameters["REPORT_CUSTOM_METRICS"].string_value = "true"  # the accepted drafts among them
         try:
             server.load(name, config)
         except Refused as error:

@@ -38,6 +38,8 @@ def test_a_single_place_is_too_few(
     assert tried == [None, "ngram"]
     assert found["speculation"].startswith("4 tokens speculated by n-grams: ")
     assert written.get("speculative_config") == found["chosen"].get("speculative_config")
+    drafts = found["drafts"]
+    assert 0 <= drafts["accepted"] <= drafts["drafted"]
     capacity = found["capacity"]
     assert capacity["how"] == "measured"
     assert 6 in [level["streams"] for level in capacity["levels"]], "what the rounds measured counts"

@@ -11,13 +11,12 @@ import pytest
 
 from perf.llm_curve import measure_steps
 from perf.llm_setting import Setting, apply_setting, context_of, read_arguments
-from perf.llm_speculation import speculative_config
+from perf.llm_speculation import drafts_of, speculative_config
 from perf.llm_traffic import LlmTraffic
 from perf.llm_tune import Simulated, Tried, choose, sweep, tune_llm
 from perf.sim.llm import StepTime
 from perf.slo import Slo
 from tooling.errors import UsageError
-from tooling.llm.model_place import misread, require_models
 
 FLAT = StepTime(fixed_us=10_000, per_token_us=5, per_sequence_us=50, per_kv_token_us=0)
 STEEP = StepTime(fixed_us=2_000, per_token_us=5, per_sequence_us=2_000, per_kv_token_us=0)
@@ -105,6 +104,21 @@ def test_a_speculation_is_written_with_its_setting() -> None:
     assert Tried(Setting(8, 512), {}).arguments == Setting(8, 512)._asdict()
 
 
+METRICS = """# TYPE vllm:spec_decode_num_draft_tokens_total counter
+vllm:spec_decode_num_draft_tokens_total{model="candidate-10",version="1"} 9.000000
+vllm:spec_decode_num_draft_tokens_total{model="candidate-1",version="1"} 14.000000
+vllm:spec_decode_num_accepted_tokens_total{model="candidate-1",version="1"} 3.000000
+vllm:generation_tokens_total{model="candidate-2",version="1"} 80.000000
+"""
+
+
+def test_what_a_speculation_guessed_right() -> None:
+    assert drafts_of(METRICS, "candidate-1") == (14, 3)
+    assert str(drafts_of(METRICS, "candidate-1")) == "3 of 14 drafted tokens accepted"
+    assert drafts_of(METRICS, "candidate-10") == (9, 0)
+    assert str(drafts_of(METRICS, "candidate-2")) == "no token was drafted"
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     (tmp_path / "llm" / "1").mkdir(parents=True)
@@ -150,6 +164,13 @@ def test_only_a_vllm_model_generates(tmp_path: Path, run_cli: Callable[..., Any]
         assert f"{given[0]}: only a vLLM model generates" in result.err
 
 
+def test_a_vllm_model_has_no_service_curve(model: Path, run_cli: Callable[..., Any]) -> None:
+    result = run_cli("profile", model)
+    assert (result.code, result.out) == (2, "")
+    assert "only ONNX models have a service curve (got `model.json` of backend vllm;" in result.err
+    assert "`tritune tune` measures the steps of a vLLM model by itself" in result.err
+
+
 def test_what_the_context_does_not_hold_is_refused_before_an_engine_starts(model: Path, tmp_path: Path) -> None:
     assert context_of({"max_model_len": 512}) == 512
     assert context_of({"model": "org/llm"}) is None
@@ -180,29 +201,3 @@ def test_a_model_that_no_engine_would_find_is_refused_before_one_starts(
     (model / "1" / "model.json").write_text(json.dumps(arguments))
     with pytest.raises(UsageError, match=said):
         tune_llm(model, LlmTraffic((8,), (8,), 1), TOKENS, runtime=None, console=None)  # type: ignore[arg-type]
-
-
-def test_a_directory_that_is_taken_for_an_id(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`llama` stands in the working directory; the engine asks Hugging Face, unless this machine holds that one."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    file, arguments = model / "1" / "model.json", {"model": "llama"}
-    require_models(arguments, file)
-    (tmp_path / "llama").mkdir()
-    (tmp_path / "llama" / "config.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"`model` is taken for a Hugging Face id, and no directory \(got `llama`"):
-        require_models(arguments, file)
-    assert misread(arguments, file) == f"write {tmp_path / 'llama'}"
-    (tmp_path / "hub" / "models--llama").mkdir(parents=True)
-    require_models(arguments, file)
-    assert misread(arguments, file) is None
-
-
-def test_the_directory_that_was_meant_is_told(model: Path) -> None:
-    (model / "1" / "weights").mkdir()
-    (model / "1" / "weights" / "config.json").write_text("{}")
-    file = model / "1" / "model.json"
-    with pytest.raises(UsageError) as error:
-        require_models({"model": "./weights"}, file)
-    assert error.value.problems[0].hint == f"write {model / '1' / 'weights'}"
-    require_models({"model": str(model / "1" / "weights"), "tokenizer": "org/words"}, file)
