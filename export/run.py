@@ -56,7 +56,7 @@ def export_model(
     console, options = console or Console(quiet=True), options or ExportOptions()
     with quiet(console):
         found = open_source(source, code=options.trust_remote_code)
-    release = release_named(options.release) if options.release else current_release()
+    release = release_named(options.release, "--release") if options.release else current_release()
     plan = make_plan(found, options.task, opset=options.opset, release=release)
     overlong = overlong_tokenizer(found, plan)
     if overlong:

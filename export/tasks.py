@@ -70,6 +70,7 @@ def task_named(name: str) -> Task:
     if name not in TASKS:
         raise UsageError(
             "unsupported task",
+            where="--task",
             got=f"`{name}`",
             expected=f"one of {', '.join(TASKS)}",
             hint=suggest(name, TASKS) or "leave --task out for that of the config",

@@ -62,13 +62,17 @@ def default_release() -> Release:
     return next(release for release in reversed(releases()) if release.complete)
 
 
-def release_named(tag: str) -> Release:
-    """The release with this tag (`24.10`). Raises UsageError for one there are no facts of."""
+def release_named(tag: str, where: str | None = None) -> Release:
+    """The release with this tag (`24.10`), which stands at `where`. Raises UsageError for one there are no facts of."""
     known = {release.tag: release for release in releases()}
     if tag not in known:
         tags = list(known)
         raise UsageError(
-            "no known release of Triton", got=f"`{tag}`", expected=f"{tags[0]} to {tags[-1]}", hint=suggest(tag, tags)
+            "no known release of Triton",
+            where=where,
+            got=f"`{tag}`",
+            expected=f"{tags[0]} to {tags[-1]}",
+            hint=suggest(tag, tags),
         )
     return known[tag]
 

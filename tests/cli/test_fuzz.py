@@ -13,13 +13,14 @@ import re
 import shlex
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
 from onnx import TensorProto, helper
+
+from ..every_command import every_command
 
 FUZZ = int(os.environ.get("TRITUNE_FUZZ", "40"))
 CODES = {0, 1, 2, 3, 4, 130, 143}
@@ -80,24 +81,12 @@ class Hung(BaseException):
 @pytest.fixture(scope="module")
 def commands() -> list[tuple[list[str], list[tuple[list[str], str, bool]], int]]:
     """Of every command: its words, its options (names, help, whether a flag), its number of arguments."""
-    from typer.main import get_command
-
-    from tooling.cli.app import app
-    from tooling.cli.commands import register
-
-    def below(command: Any, words: list[str], parent: Any) -> Iterator[Any]:
-        context = command.make_context(words[-1] if words else "tritune", [], parent=parent, resilient_parsing=True)
-        for name, one in getattr(command, "commands", {}).items():
-            yield from below(one, [*words, name], context)
-        if words and not hasattr(command, "commands"):
-            options = [p for p in command.params if p.param_type_name == "option"]
-            told = [
-                ([*p.opts, *p.secondary_opts], (p.get_help_record(context) or ("",))[0], p.is_flag) for p in options
-            ]
-            yield words, told, len(command.params) - len(options)
-
-    register(app)
-    return list(below(get_command(app), [], None))
+    found = []
+    for words, command, context in every_command():
+        options = [p for p in command.params if p.param_type_name == "option"]
+        told = [([*p.opts, *p.secondary_opts], (p.get_help_record(context) or ("",))[0], p.is_flag) for p in options]
+        found.append((words, told, len(command.params) - len(options)))
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -224,7 +224,7 @@ def test_no_device_is_read(relu, run_cli):
         (["--preferred-batch-size", "4,x"], "--preferred-batch-size: not a whole number (got `x`"),
         (["--instances", "0"], "--instances: out of range (got `0`; expected 1 to 1000000)"),
         (["--max-batch-size", "-3"], "--max-batch-size: out of range (got `-3`; expected 0 to 1000000)"),
-        (["--kind", "tpu"], "invalid value for '--kind'"),
+        (["--kind", "tpu"], "--kind: no such choice (got `tpu`; expected auto, cpu, gpu, model)"),
         (["--diff", "--check"], "--diff and --check exclude each other"),
         (["--output", "x", "--hardware", "auto"], "--output and --hardware exclude each other"),
         (["--stdout", "--output", "x"], "--stdout and --output exclude each other"),

@@ -346,7 +346,7 @@ def test_the_next_command_applies_the_overlay_that_fits(
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--name", "Enc_1"], "no name for Kubernetes"),
+        (["--name", "Enc_1"], "--name: no name for Kubernetes (got `Enc_1`; expected lower-case letters"),
         (["--bucket", "https://b/m"], "no object store"),
         (
             ["--name", "2024-models"],
@@ -354,7 +354,7 @@ def test_the_next_command_applies_the_overlay_that_fits(
         ),
         (["--load-timeout", "10"], "--load-timeout: not a duration"),
         (["--load-timeout", "500ms"], "--load-timeout: too small (got `500ms`; expected 5s or more)"),
-        (["--replicas", "5", "--max-replicas", "2"], "no such number of replicas (got 5 replicas of at most 2"),
+        (["--replicas", "5", "--max-replicas", "2"], "--max-replicas: no such number of replicas (got 5 replicas"),
         (["--cpu", "many"], "--cpu: no quantity of Kubernetes (got `many`; expected a quantity above 0 such as 4,"),
         (["--cpu", "0"], "--cpu: no quantity of Kubernetes"),
         (["--memory", "8GiB"], "--memory: no quantity of Kubernetes"),
@@ -364,7 +364,7 @@ def test_the_next_command_applies_the_overlay_that_fits(
         (["--server-image", "../m"], "--server-image: no name of an image"),
         (["--rate", "0"], "--rate: out of range (got `0`; expected 0.001 to 1000000)"),
         (["--p99", "0s"], "--p99: too small"),
-        (["--config-name", "../m"], "hardware name"),
+        (["--config-name", "../m"], "--config-name: not a usable hardware name (got `../m`; expected"),
     ],
 )
 def test_refused(argv: list[str], message: str, run_cli: Run, repository: Any, tmp_path: Path) -> None:

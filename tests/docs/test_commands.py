@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..every_command import every_command
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
 HEAD = """# Commands
 
@@ -23,16 +25,16 @@ def test_the_page_is_current(update_golden: bool) -> None:
 
 def test_every_option_says_by_itself_what_it_is() -> None:
     """`--max-batch-size  Of an engine` is only half a sentence."""
-    for name, command, context in _commands():
-        assert command.help[0].isupper() and " " in command.help, name
+    for words, command, context in every_command():
+        assert command.help[0].isupper() and " " in command.help, words
         for param in command.get_params(context):
             told = (param.get_help_record(context) or ("", ""))[1]
             if param.param_type_name == "option":
-                assert told and not told.startswith(("Of ", "[")), f"{name} {param.opts}: {told}"
+                assert told and not told.startswith(("Of ", "[")), f"{words} {param.opts}: {told}"
 
 
 def _page() -> Iterator[str]:
-    commands = list(_commands())
+    commands = [(" ".join(words), command, context) for words, command, context in every_command()]
     yield "| command | what it does |"
     yield "|---|---|"
     for name, command, _ in commands:
@@ -41,28 +43,6 @@ def _page() -> Iterator[str]:
     yield ""
     for name, command, context in commands:
         yield from _section(name, command, context)
-
-
-def _commands() -> Iterator[tuple[str, Any, Any]]:
-    """Every command with its whole name, those of groups too, in the order of the help."""
-    from typer.main import get_command
-
-    from tooling.cli.app import app
-    from tooling.cli.commands import register
-
-    register(app)
-    root = get_command(app)
-    pending = [((), root, root.make_context("tritune", [], resilient_parsing=True))]
-    while pending:
-        names, command, context = pending.pop(0)
-        if hasattr(command, "commands"):
-            below = [
-                ((*names, name), one, one.make_context(name, [], parent=context, resilient_parsing=True))
-                for name, one in command.commands.items()
-            ]
-            pending = [*below, *pending]
-        else:
-            yield " ".join(names), command, context
 
 
 def _section(name: str, command: Any, context: Any) -> Iterator[str]:

@@ -51,13 +51,13 @@ def test_what_libraries_print_shows_only_with_v(run_cli: Run, bert_dir: Path, tm
     [
         (["SOURCE", "--repository", "REPO", "--opset", "9"], 2, "--opset: out of range (got `9`; expected 14 to 23)"),
         (["SOURCE", "--repository", "REPO", "--opset", "22", "--release", "24.10"], 2, "expected 14 to 21 for the"),
-        (["SOURCE", "--repository", "REPO", "--release", "24.13"], 2, "no known release of Triton"),
-        (["SOURCE", "--repository", "REPO", "--task", "summarization"], 2, "unsupported task"),
+        (["SOURCE", "--repository", "REPO", "--release", "24.13"], 2, "--release: no known release of Triton"),
+        (["SOURCE", "--repository", "REPO", "--task", "summarization"], 2, "--task: unsupported task (got `summar"),
         (["SOURCE", "--repository", "REPO", "--external-data", "3GB"], 2, "--external-data: no file holds so much"),
-        (["SOURCE", "--repository", "REPO", "--precision", "bf16"], 2, "'bf16' is not one of"),
+        (["SOURCE", "--repository", "REPO", "--precision", "bf16"], 2, "--precision: no such choice (got `bf16`; exp"),
         (["SOURCE", "--repository", "REPO", "--name", "a b"], 2, "not a usable model name"),
         (["REPO", "--repository", "REPO"], 2, "no such directory"),
-        (["SOURCE"], 2, "missing option '--repository'"),
+        (["SOURCE"], 2, "--repository: it is missing"),
     ],
 )
 def test_wrong_usage(argv: list[str], code: int, message: str, run_cli: Run, bert_dir: Path, tmp_path: Path) -> None:

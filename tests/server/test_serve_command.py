@@ -121,7 +121,7 @@ def test_config_of_this_hardware(run_cli: Callable[..., Any], repository: Path) 
 def test_config_name_that_no_model_has(run_cli: Callable[..., Any], repository: Path) -> None:
     result = run_cli("serve", repository, "--config-name", "gpu-nope")
     assert result.code == 2
-    assert "no model has a config of this name (got --config-name gpu-nope" in result.err
+    assert "--config-name: no model has a config of this name (got `gpu-nope`; expected a file" in result.err
 
 
 @pytest.mark.live

@@ -86,27 +86,6 @@ def _command_of(args: Sequence[str]) -> str:
     return args[0] if args and not args[0].startswith("-") else ""
 
 
-def _usage_error(error: Any) -> UsageError:
-    """A Typer usage error in the tool's own form; the hint names the help of the command at fault."""
-    context, param = getattr(error, "ctx", None), getattr(error, "param", None)
-    hint = f"run `{context.command_path if context is not None else 'tritune'} --help`"
-    message = error.format_message().strip().rstrip(".").replace(": Value error, ", ": ")
-    details = getattr(error.__cause__, "errors", None)  # pydantic's, whose text leaves the value out
-    told = details()[0] if callable(details) else {}
-    value, outside, _ = message.partition(": ")[2].partition(" is not in the range ")  # older releases of Typer
-    got = f"`{told.get('input', value)}`" if told or outside else None
-    if param is not None and (outside or told.get("type") in ("greater_than_equal", "less_than_equal")):
-        expected = _range(param if hasattr(param, "min") else param.type)
-        return UsageError("out of range", where=max(param.opts, key=len), got=got, expected=expected, hint=hint)
-    return UsageError(message[:1].lower() + message[1:], got=got, hint=hint)
-
-
-def _range(bounds: Any) -> str:
-    if bounds.min is None or bounds.max is None:
-        return f"{bounds.min} or more" if bounds.max is None else f"{bounds.max} or less"
-    return f"{bounds.min} to {bounds.max}"
-
-
 def _unusable(error: OSError) -> UsageError | None:
     """What is wrong with a path that a call has met; or with the disk, where only a write to it failed."""
     if error.filename is not None:
@@ -143,7 +122,9 @@ def _run(command: Any, args: list[str], console: Console) -> tuple[int, TrituneE
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
             console.info(str(error))
             return UsageError.exit_code, None
-        usage = _usage_error(error)
+        from tooling.cli.usage import usage_error
+
+        usage = usage_error(error)
         console.command = console.command or _command_of(args)
         console.error(usage)
         return usage.exit_code, usage

@@ -116,7 +116,7 @@ def _target(
     from tooling.releases import current_release, release_named
 
     target = Target(
-        current_release() if release is None else release_named(release),
+        current_release() if release is None else release_named(release, "--release"),
         release_named=release is not None,
         strict=strict,
         gpus=gpus,
@@ -168,7 +168,7 @@ def _report(
         report = judge_for(target)
         if from_release is None:
             return report
-        old = replace(target, release=release_named(from_release), release_named=True)
+        old = replace(target, release=release_named(from_release, "--from-release"), release_named=True)
         return runner.newer(report, judge_for(old))
 
     if not fix:

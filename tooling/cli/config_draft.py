@@ -40,7 +40,7 @@ class Ask:
         from tooling.releases import current_release, default_release, release_named
 
         default = current_release() if plan else default_release()
-        return release_named(self.release) if self.release else default
+        return release_named(self.release, "--release") if self.release else default
 
 
 @dataclass(frozen=True, slots=True)

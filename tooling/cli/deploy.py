@@ -252,7 +252,7 @@ def _plan(
     from tooling.server.flags import flags_for
 
     check_place(output, repository)
-    served = release_named(release) if release else current_release()
+    served = release_named(release, "--release") if release else current_release()
     found = read_needs(repository, served, config_name)
     cache_bytes = size_bytes("--cache-size", cache_size) if cache_size else None
     flags = flags_for(found.served, config_name=config_name, cache_bytes=cache_bytes)
@@ -265,7 +265,8 @@ def _with_pools(flags: ServerFlags, pinned: str | None, cuda: str | None, gpus: 
 
     if cuda and not gpus:
         got = "no GPU" if gpus == 0 else "all GPUs, however many there are"
-        raise UsageError("there is a pool for each GPU", where="--cuda-pool", got=got, hint="name them with --gpus")
+        expected, hint = "GPUs whose number is known", "name them with --gpus"
+        raise UsageError("there is a pool for each GPU", where="--cuda-pool", got=got, expected=expected, hint=hint)
     return replace(
         flags,
         pinned_pool_bytes=size_bytes("--pinned-pool", pinned) if pinned else None,
@@ -310,7 +311,10 @@ def _requests(repository: Path, needs: Needs, sweep: str | None) -> tuple[dict[s
     """Valid requests for the model that is swept: the one asked for, else the first that they can be made for; or what
     keeps them from being made, which is an error only for the one asked for."""
     if sweep is not None and sweep not in needs.models:
-        raise UsageError("no such model", where=repository, got=f"--sweep {sweep}", hint=suggest(sweep, needs.models))
+        expected = f"a model of {repository}: {', '.join(needs.models)}"
+        raise UsageError(
+            "no such model", where="--sweep", got=f"`{sweep}`", expected=expected, hint=suggest(sweep, needs.models)
+        )
     without = []
     for name in (sweep,) if sweep else needs.models:
         try:

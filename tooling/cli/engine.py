@@ -65,7 +65,7 @@ class EngineAsk:
         if asked == "int8":
             expected = "fp32 or fp16; a file that holds QuantizeLinear and DequantizeLinear is built as it is"
             raise UsageError("no precision of an engine", where="--precision", got="int8", expected=expected)
-        release = release_named(self.release) if self.release else current_release()
+        release = release_named(self.release, "--release") if self.release else current_release()
         major = (release.tensorrt or "0").partition(".")[0]
         return "fp16" if asked == "fp16" and int(major) >= 11 else "fp32"
 
@@ -168,7 +168,7 @@ def _request(onnx: Path, repository: Path, name: str | None, ask: EngineAsk) -> 
         graph=graph,
         plan=repository.absolute() / name / "1" / "model.plan",
         profiles=_profiles(signature, onnx, ask),
-        release=release_named(ask.release) if ask.release else current_release(),
+        release=release_named(ask.release, "--release") if ask.release else current_release(),
         fp16=ask.fp16,
         workspace_bytes=_workspace(settings["workspace"]) if "workspace" in settings else None,
         timing_cache=_cache_file(settings["timing_cache"]) if "timing_cache" in settings else None,

@@ -97,7 +97,8 @@ def _check(options: KubernetesOptions) -> None:
     check_name(options.name)
     if not 1 <= options.replicas <= options.max_replicas:
         got = f"{options.replicas} replicas of at most {options.max_replicas}"
-        raise UsageError("no such number of replicas", got=got, expected="1 or more, and not above the most")
+        expected = "1 or more, and not above the most"
+        raise UsageError("no such number of replicas", where="--max-replicas", got=got, expected=expected)
     quantity("--cpu", options.cpu)
     if quantity("--memory", options.memory) <= options.shm_bytes:  # what lies in shared memory counts to it
         got = f"{options.memory}, {options.shm_bytes} bytes of it shared"

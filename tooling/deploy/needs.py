@@ -50,9 +50,9 @@ def read_needs(repository: Path, release: Release, config_name: str | None = Non
     Raises UsageError when there is no model or no one image has every backend, and Refused with everything that Triton
     would refuse.
     """
+    require_config_name(repository, config_name)
     target = Target(release, release_named=True, config_name=config_name, cache=True, rate_limit=True)
     found = read_repository(repository, target)
-    require_config_name(repository, config_name)
     if found.is_model or not found.judged:
         raise UsageError(
             "no model repository", where=repository, expected="a directory with a directory for each model in it"

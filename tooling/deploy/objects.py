@@ -59,7 +59,9 @@ def check_name(name: str, suffix: int = 0) -> None:
     """Raise UsageError for a name that Kubernetes would refuse, with a suffix of so many letters."""
     if not _NAME.fullmatch(name) or len(name) > _LONGEST - suffix:
         expected = f"lower-case letters, digits and -, at most {_LONGEST - suffix}, from a letter to a letter or digit"
-        raise UsageError("no name for Kubernetes", got=f"`{name}`", expected=expected, hint="give --name")
+        raise UsageError(
+            "no name for Kubernetes", where="--name", got=f"`{name}`", expected=expected, hint="name it with --name"
+        )
 
 
 def metadata(name: str) -> Object:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from tooling.config.names import name_problem
 from tooling.errors import Problem, UsageError
 from tooling.repository import config_path
 
@@ -92,6 +93,7 @@ def flags_for(
         problems.append(
             Problem(
                 "no model would use the cache",
+                where="--cache-size",
                 got=f"a cache of {cache_bytes} bytes",
                 expected="a model with `response_cache { enable: true }`",
                 hint="leave --cache-size out",
@@ -99,7 +101,12 @@ def flags_for(
         )
     if cache_bytes is not None and cache_bytes < _SMALLEST_CACHE:
         problems.append(
-            Problem("a cache of this size holds nothing", got=f"{cache_bytes} bytes", expected="1MiB or more")
+            Problem(
+                "a cache of this size holds nothing",
+                where="--cache-size",
+                got=f"{cache_bytes} bytes",
+                expected="1MiB or more",
+            )
         )
     if problems:
         raise UsageError(problems=problems)
@@ -158,14 +165,18 @@ def _version_compatible(model: Model) -> bool:
 
 def require_config_name(repository: Path, name: str | None) -> None:
     """Raise UsageError for a name that no model of the repository has a config of, and for none."""
-    if name is None or not repository.is_dir():
+    if name is None:
+        return
+    if problem := name_problem(name, "hardware name"):
+        raise UsageError(problems=[replace(problem, where="--config-name")])
+    if not repository.is_dir():
         return
     if not any(config_path(model, name).is_file() for model in repository.iterdir()):
         raise UsageError(
             "no model has a config of this name",
-            where=repository,
-            got=f"--config-name {name}",
-            expected=f"a file NAME/configs/{name}.pbtxt in some model",
+            where="--config-name",
+            got=f"`{name}`",
+            expected=f"a file {repository}/NAME/configs/{name}.pbtxt",
             hint="write one with `tritune tune --apply` or `tritune gen-config --hardware`, or leave --config-name out",
         )
 

@@ -1,0 +1,121 @@
+"""Values that an option cannot have: told by where they stand, what was got, and what is taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from typer.exceptions import TyperException
+
+from tooling.cli.usage import usage_error
+from tooling.errors import Problem, UsageError
+
+from ..every_command import every_command
+
+ODD = ("x", "nan", "-1e999", "9" * 5_000)
+
+
+def refusal(command: Any, context: Any, words: list[str]) -> tuple[Problem, ...]:
+    """What is wrong with these words, as far as a command says it before it does anything."""
+    try:
+        command.make_context(context.info_name, words, parent=context.parent)
+    except UsageError as error:
+        return error.problems
+    except TyperException as error:
+        return usage_error(error).problems
+    return ()
+
+
+def test_every_odd_value_of_every_option_is_told_in_full() -> None:
+    seen = set()
+    for words, command, context in every_command():
+        for param in command.params:
+            option = max(param.opts, key=len)
+            if param.param_type_name != "option" or param.is_flag:
+                continue
+            for odd in ODD:
+                for problem in refusal(command, context, [f"{option}={odd}"]):
+                    if problem.what == "it is missing":  # another one, as this one takes any word
+                        assert problem.where and problem.where != option, (words, problem)
+                        continue
+                    assert problem.where == option, (words, odd, problem)
+                    assert problem.got and odd[:60] in problem.got, (words, odd, problem)
+                    assert problem.expected, (words, odd, problem)
+                    assert "nput should" not in str(problem), (words, odd, problem)
+                    seen.add((*words, option))
+    assert {("deploy", "kubernetes", "--gpus"), ("deploy", "split", "--percent"), ("promote", "--percent")} <= seen
+    assert len(seen) > 100
+
+
+def test_nan_is_no_number() -> None:
+    """It is neither above a bound nor below it."""
+    numbers = 0
+    for words, command, context in every_command():
+        for option in (max(one.opts, key=len) for one in command.params if one.param_type_name == "option"):
+            if any(problem.what == "not a number" for problem in refusal(command, context, [f"{option}=x"])):
+                numbers += 1
+                (told,) = refusal(command, context, [f"{option}=nan"])
+                assert (told.where, told.got) == (option, "`nan`"), words
+    assert numbers > 10
+
+
+@pytest.mark.parametrize(
+    ("argv", "error", "hint"),
+    [
+        (
+            ["kubernetes", "models", "--gpus", "all"],
+            "--gpus: not a whole number (got `all`; expected a whole number, 0 to 1000000)",
+            "run `tritune deploy kubernetes --help`",
+        ),
+        (
+            ["split", "--percent", "nan"],
+            "--percent: not a whole number (got `nan`; expected a whole number, 0 to 100)",
+            "run `tritune deploy split --help`",
+        ),
+        (
+            ["split", "--percent", "2.5"],
+            "--percent: not a whole number (got `2.5`; expected a whole number, 0 to 100)",
+            "run `tritune deploy split --help`",
+        ),
+        (
+            ["split", "--percent", "101"],
+            "--percent: out of range (got `101`; expected 0 to 100)",
+            "run `tritune deploy split --help`",
+        ),
+        (
+            ["compose", "models", "--control", "explict"],
+            "--control: no such choice (got `explict`; expected none, poll, explicit)",
+            "did you mean `explicit`?",
+        ),
+        (
+            ["compose", "models", "--control", "3"],
+            "--control: no such choice (got `3`; expected none, poll, explicit)",
+            "run `tritune deploy compose --help`",
+        ),
+        (
+            ["kubernetes", "models", "--rate", "fast"],
+            "--rate: not a number (got `fast`; expected a number, 0.001 to 1000000)",
+            "run `tritune deploy kubernetes --help`",
+        ),
+        (["split", "--percent", "5"], "--name: it is missing", "run `tritune deploy split --help`"),
+        (["compose", "models"], "--output: it is missing (expected DIR)", "run `tritune deploy compose --help`"),
+        (["compose"], "REPO: it is missing", "run `tritune deploy compose --help`"),
+        (["split", "--percent"], "--percent: the value is missing", "run `tritune --help`"),
+        (["split", "--force=yes"], "--force: it takes no value", "run `tritune --help`"),
+        (
+            ["split", "--percnt", "5"],
+            "--percnt: no such option",
+            "did you mean `--percent`? Else run `tritune deploy split --help`",
+        ),
+    ],
+)
+def test_what_is_said_of_a_deployment_that_cannot_be(run_cli: Any, argv: list[str], error: str, hint: str) -> None:
+    result = run_cli("deploy", *argv)
+    assert result == (2, "", f"error: {error}\nhint: {hint}\n")
+
+
+def test_a_choice_that_is_an_argument(run_cli: Any) -> None:
+    told = "error: SHELL: no such choice (got `csh`; expected bash, zsh, fish)\nhint: did you mean `zsh`?\n"
+    assert run_cli("completion", "csh") == (2, "", told)
+    missing = "error: SHELL: it is missing (expected bash, zsh, fish)\nhint: run `tritune completion --help`\n"
+    assert run_cli("completion") == (2, "", missing)
