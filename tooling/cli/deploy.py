@@ -98,7 +98,7 @@ def compose(
     sweep: str | None = typer.Option(None, metavar="MODEL", help="What `tune` measures. Default: the first."),
     force: bool = _FORCE,
 ) -> None:
-    """Write a compose project: Triton on GPUs or without, a perf_analyzer sweep, and a TensorRT builder."""
+    """Write a compose project: Triton on GPUs or without, a perf_analyzer sweep, monitoring, and a TensorRT builder."""
     from tooling.deploy.compose import ComposeOptions, render_compose
     from tooling.deploy.monitoring import MonitoringOptions
 

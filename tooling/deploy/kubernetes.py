@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from tooling.deploy.image import dockerfile, image_of
 from tooling.deploy.inputs import check_image, quantity
@@ -24,17 +24,18 @@ from tooling.deploy.objects import (
     mounts,
     network_policy,
     pod_monitor,
+    resources,
     service,
     variables,
     volumes,
 )
+from tooling.deploy.output import yaml_text
 from tooling.deploy.runbook import render_runbook
 from tooling.deploy.store import HTTPS, KEY_FILE, check_bucket, is_s3, port_of, without_address
 from tooling.errors import UsageError
 from tooling.releases import Release
 from tooling.server.flags import CONTROL_KEY, ServerFlags, require_release
 
-Place = Literal["pvc", "object-store", "image"]
 _Overlay = tuple[Mapping[str, Object], list[Object]]
 _KEY: Final = f"$({CONTROL_KEY})"
 
@@ -61,14 +62,14 @@ def render_kubernetes(
         "alerts.yaml": _alerts(options),
         "dashboard.yaml": _dashboard(options, cache=flags.cache_bytes is not None),
     }
-    files = {f"base/{name}": _yaml([body]) for name, body in base.items()}
-    files["base/kustomization.yaml"] = _yaml([_kustomization(resources=sorted(base))])
-    files["prometheus-adapter.yaml"] = _yaml([_adapter_rules(options.name)])
+    files = {f"base/{name}": _yaml(body) for name, body in base.items()}
+    files["base/kustomization.yaml"] = _yaml(_kustomization(resources=sorted(base)))
+    files["prometheus-adapter.yaml"] = _yaml(_adapter_rules(options.name))
     for place, (extra, patch) in _overlays(flags, options).items():
         names = sorted(extra)
-        files |= {f"overlays/{place}/{name}": _yaml([body]) for name, body in extra.items()}
-        files[f"overlays/{place}/kustomization.yaml"] = _yaml([_kustomization(["../../base", *names], patch)])
-    files["kserve/serving.yaml"] = _yaml(_kserve(flags, image, options))
+        files |= {f"overlays/{place}/{name}": _yaml(body) for name, body in extra.items()}
+        files[f"overlays/{place}/kustomization.yaml"] = _yaml(_kustomization(["../../base", *names], patch))
+    files["kserve/serving.yaml"] = _yaml(*_kserve(flags, image, options))
     pages = render_runbook(_watch(options), "kubernetes", options.name)
     files |= {f"base/{page}": text for page, text in pages.items()}
     if needs.packages:
@@ -110,10 +111,8 @@ def _check(options: KubernetesOptions) -> None:
             check_image(option, named)
 
 
-def _yaml(objects: Sequence[Object]) -> str:
-    import yaml
-
-    return "# Written by `tritune deploy kubernetes`.\n" + yaml.safe_dump_all(objects, sort_keys=False, width=120)
+def _yaml(*objects: Object) -> str:
+    return yaml_text("deploy kubernetes", objects)
 
 
 def _kustomization(resources: Sequence[str], patches: Sequence[Object] = ()) -> Object:
@@ -181,9 +180,8 @@ def _adapter_rules(name: str) -> Object:
     }
 
 
-def _overlays(
-    flags: ServerFlags, options: KubernetesOptions
-) -> Mapping[Place, tuple[Mapping[str, Object], list[Object]]]:
+def _overlays(flags: ServerFlags, options: KubernetesOptions) -> Mapping[str, _Overlay]:
+    """By the place of the repository."""
     return {
         "pvc": _pvc(options.name, options.storage_gib),
         "object-store": _object_store(flags, options),
@@ -261,7 +259,6 @@ def _patch(kind: str, name: str, changes: list[Object]) -> Object:
 
 def _kserve(flags: ServerFlags, image: str, options: KubernetesOptions) -> list[Object]:
     """An alternative to the base: a runtime that KServe starts for each InferenceService."""
-    limits = _gpu_limits(options)
     container: Object = {
         "name": "kserve-container",
         "image": image,
@@ -269,7 +266,7 @@ def _kserve(flags: ServerFlags, image: str, options: KubernetesOptions) -> list[
         "args": _arguments(flags, "/mnt/models"),
         "env": variables(_variables(flags, options)),
         "ports": [{"name": "h2c", "containerPort": 8001, "protocol": "TCP"}],
-        "resources": {"requests": {"cpu": options.cpu, "memory": options.memory}, "limits": limits},
+        "resources": resources(options),
         "securityContext": {"runAsNonRoot": True, "runAsUser": USER, **CONFINED},
         "volumeMounts": mounts(),
     }
@@ -301,7 +298,3 @@ def _kserve(flags: ServerFlags, image: str, options: KubernetesOptions) -> list[
         },
     }
     return [runtime, inference]
-
-
-def _gpu_limits(options: KubernetesOptions) -> Object:
-    return {"memory": options.memory} | ({"nvidia.com/gpu": options.gpus} if options.gpus else {})

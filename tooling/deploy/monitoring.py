@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
+from tooling.deploy.output import yaml_text
+
 _WINDOW: Final = "2m"
 _MODEL: Final = "model, version"
 _SERVER: Final = f"{_MODEL}, instance"
@@ -226,19 +228,14 @@ def render_monitoring(options: MonitoringOptions, *, cache: bool) -> Mapping[str
     }
     source = {"name": "Prometheus", "type": "prometheus", "uid": "prometheus", "url": "http://prometheus:9090"}
     provider = {"name": "tritune", "type": "file", "options": {"path": "/etc/grafana/dashboards"}}
+    sources, providers = {"apiVersion": 1, "datasources": [source]}, {"apiVersion": 1, "providers": [provider]}
     return {
-        "prometheus.yml": _yaml(scrape),
-        "alerts.yml": _yaml({"groups": [{"name": "triton", "rules": alerts(options)}]}),
-        "grafana/provisioning/datasources/prometheus.yml": _yaml({"apiVersion": 1, "datasources": [source]}),
-        "grafana/provisioning/dashboards/tritune.yml": _yaml({"apiVersion": 1, "providers": [provider]}),
+        "prometheus.yml": yaml_text("deploy", [scrape]),
+        "alerts.yml": yaml_text("deploy", [{"groups": [{"name": "triton", "rules": alerts(options)}]}]),
+        "grafana/provisioning/datasources/prometheus.yml": yaml_text("deploy", [sources]),
+        "grafana/provisioning/dashboards/tritune.yml": yaml_text("deploy", [providers]),
         "grafana/dashboards/triton.json": dashboard(options, cache=cache),
     }
-
-
-def _yaml(content: object) -> str:
-    import yaml
-
-    return "# Written by `tritune deploy`.\n" + yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
 
 
 def dashboard(options: MonitoringOptions, *, cache: bool) -> str:

@@ -21,7 +21,7 @@ from tooling.server.flags import require_config_name
 _VARIANTS: Final = {"vllm": "vllm-python-py3", "tensorrtllm": "trtllm-python-py3"}
 _PLAIN_ONLY: Final = ("onnxruntime", "openvino", "pytorch", "tensorrt")
 _ON_GPU: Final = ("tensorrt", "vllm", "tensorrtllm")
-REQUIREMENTS: Final = "requirements.txt"
+_REQUIREMENTS: Final = "requirements.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def read_needs(repository: Path, release: Release, config_name: str | None = Non
         served=models,
         variant=_variant(repository, models),
         on_gpu=tuple(model.name for model in models if _only_on_gpu(model)),
-        packages=tuple(path for name in found.judged if (path := repository / name / REQUIREMENTS).is_file()),
+        packages=tuple(path for name in found.judged if (path := repository / name / _REQUIREMENTS).is_file()),
         outside=tuple(dict.fromkeys(path for model in models for path in outside(model))),
     )
 

@@ -136,7 +136,6 @@ def _pod(arguments: Sequence[str], image: str, options: KubernetesOptions, given
 
 
 def _container(arguments: Sequence[str], image: str, options: KubernetesOptions, given: Sequence[Object]) -> Object:
-    gpus = {"nvidia.com/gpu": options.gpus} if options.gpus else {}
     return {
         "name": "triton",
         "image": image,
@@ -144,10 +143,7 @@ def _container(arguments: Sequence[str], image: str, options: KubernetesOptions,
         "args": list(arguments),
         "env": variables(given),
         "ports": [{"name": name, "containerPort": port} for name, port in _PORTS],
-        "resources": {
-            "requests": {"cpu": options.cpu, "memory": options.memory, **gpus},
-            "limits": {"memory": options.memory, **gpus},
-        },
+        "resources": resources(options),
         "startupProbe": {
             **_probe("ready"),
             "periodSeconds": 5,
@@ -162,6 +158,13 @@ def _container(arguments: Sequence[str], image: str, options: KubernetesOptions,
             *mounts(),
         ],
     }
+
+
+def resources(options: KubernetesOptions) -> Object:
+    """What a server asks for and is held to; its CPU is not limited."""
+    gpus = {"nvidia.com/gpu": options.gpus} if options.gpus else {}
+    held = {"memory": options.memory, **gpus}
+    return {"requests": {"cpu": options.cpu, **held}, "limits": held}
 
 
 def _probe(what: str) -> Object:

@@ -1,12 +1,22 @@
-"""Writes the files of a deployment into a directory that may hold an earlier one. Layer: deploy."""
+"""The files of a deployment: the text of those in YAML, and all of them written into a directory that may hold an
+earlier one. Layer: deploy, its bottom.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tooling.errors import Problem, UsageError
 from tooling.repository import read_text, write_all
+
+
+def yaml_text(command: str, documents: Iterable[object]) -> str:
+    """A file of these documents whose first line names the command that wrote it."""
+    import yaml
+
+    text = yaml.safe_dump_all(documents, sort_keys=False, width=120, allow_unicode=True)
+    return f"# Written by `tritune {command}`.\n{text}"
 
 
 def write_files(output: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tooling.deploy.objects import Object, check_name, metadata
+from tooling.deploy.output import yaml_text
 
 
 def render_split(name: str, percent: int) -> Mapping[str, str]:
@@ -12,8 +13,6 @@ def render_split(name: str, percent: int) -> Mapping[str, str]:
 
     Raises UsageError for a name that Kubernetes would refuse.
     """
-    import yaml
-
     check_name(name, len("-next"))
     routes = [_route(kind, name, percent, port) for kind, port in (("HTTPRoute", 8000), ("GRPCRoute", 8001))]
     canary: Object = {
@@ -22,10 +21,9 @@ def render_split(name: str, percent: int) -> Mapping[str, str]:
         "metadata": {"name": name},
         "spec": {"predictor": {"canaryTrafficPercent": percent}},
     }
-    head = "# Written by `tritune deploy split`.\n"
     return {
-        "routes.yaml": head + yaml.safe_dump_all(routes, sort_keys=False, width=120),
-        "kserve-canary.yaml": head + yaml.safe_dump(canary, sort_keys=False, width=120),
+        "routes.yaml": yaml_text("deploy split", routes),
+        "kserve-canary.yaml": yaml_text("deploy split", [canary]),
     }
 
 
