@@ -7,7 +7,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 STUDIES = Path(".tritune") / "studies"
 _IDENTITY = ("model", "candidate", "stage", "pair", "side", "attempt", "record")
-_FIGURES = (
-    *("status", "throughput_rps", "avg_us", "p50_us", "p90_us", "p95_us", "p99_us", "requests", "mean_batch"),
-    *("queue_us", "compute_input_us", "compute_infer_us", "compute_output_us", "foreign_cores", "started", "wall_s"),
-)
+_NO_FIGURES = {
+    *("load", "message", "hint", "batch_histogram", "failures", "windows_rps", "windows_us", "warnings", "argv"),
+    *("raw_dir", "perf_analyzer"),
+}
+_FIGURES = (*(one.name for one in fields(Measurement) if one.name not in _NO_FIGURES), "mean_batch")
 COLUMNS = ("setting", *_IDENTITY, *_FIGURES, "raw")
 
 

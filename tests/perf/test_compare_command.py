@@ -140,6 +140,9 @@ def test_each_side_is_compared_with_the_first(model: Path, tmp_path: Path, run_c
     assert len(rows) == 24
     assert {row["setting"] for row in rows} == {str(model), *others}
     assert rows[0]["throughput_rps"] == str(again.compared[0].against.throughput_rps.high)
+    assert (rows[0]["status"], rows[0]["requests"], rows[0]["server_us"]) == ("ok", "300", "")
+    figures = {"inference_count", "execution_count", "mean_batch", "failed", "planned_p99_us", "ttft_p95_us", "wall_s"}
+    assert rows[0].keys() > figures, "every figure, given or not"
     frontier = run_cli("study", "frontier", study, "--json").json["data"]["settings"]
     assert [one["label"] for one in frontier] == [others[2]]
 
