@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from tooling.errors import Problem, UsageError, suggest
+from tooling.validation import wrong
 
 Model = TypeVar("Model", bound=BaseModel)
 _MOST = 20
@@ -17,21 +19,19 @@ def validated(kind: type[Model], data: object, where: object) -> Model:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        found = [
-            Problem(
-                f"`{'.'.join(map(str, e['loc']))}`: {_said(e['msg'])}" if e["loc"] else _said(e["msg"]),
-                where=str(where),
-                got=repr(e["input"])[:80],
-                hint=suggest(str(e["loc"][-1]), kind.model_fields) if e["type"] == "extra_forbidden" else None,
-            )
-            for e in error.errors()
-        ]
+        found = [_problem(dict(one), kind, str(where)) for one in error.errors()]
     shown = found[:_MOST]
     if len(found) > _MOST:
         shown.append(Problem(f"and {len(found) - _MOST} more", where=str(where)))
     raise UsageError(problems=shown)
 
 
-def _said(message: str) -> str:
-    """Without what pydantic puts before the words of a validator."""
-    return message.removeprefix("Value error, ")
+def _problem(one: Mapping[str, Any], kind: type[BaseModel], where: str) -> Problem:
+    what, expected = wrong(one)
+    return Problem(
+        f"`{'.'.join(map(str, one['loc']))}`: {what}" if one["loc"] else what,
+        where=where,
+        got=None if one["type"] == "missing" else repr(one["input"])[:80],
+        expected=expected,
+        hint=suggest(str(one["loc"][-1]), kind.model_fields) if one["type"] == "extra_forbidden" else None,
+    )

@@ -151,7 +151,13 @@ def write(path: Path, text: str | bytes) -> Path:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("concurrency: 2\nlenghts: 3\n", "`lenghts`: Extra inputs are not permitted"),
+        ("concurrency: 2\nlenghts: 3\n", "`lenghts`: unknown key (got 3)"),
+        ("concurrency: 0\n", "`concurrency`: out of range (got 0; expected 1 or more)"),
+        ("concurrency: many\n", "`concurrency`: not a whole number (got 'many'; expected a whole number)"),
+        (
+            "request_rate: 4\ndistribution: often\n",
+            "`distribution`: no such choice (got 'often'; expected 'constant' or 'poisson')",
+        ),
         ("concurrency: [", "not YAML"),
         ("- 3\n", "not a workload (got list"),
         ("", "not a workload (got NoneType"),

@@ -50,11 +50,10 @@ models:
 ./tritune.yaml:7:5: `models.minilm.slo`: not a duration (got `50`; expected a number with a unit\
  (us, µs, ms, s, m, min, h), like `2ms`) | `p99<50ms`?
 ./tritune.yaml:9:7: unknown key `budgt` | did you mean `budget`?
-./tritune.yaml:10:7: `models.minilm.tune.price_per_hour`: expected a valid number\
-, unable to parse string as a number (got 'much')
+./tritune.yaml:10:7: `models.minilm.tune.price_per_hour`: not a number (got 'much'; expected a number)
 ./tritune.yaml:11:7: unknown key `slo` | it is a key of `models.minilm`
-./tritune.yaml:13:7: `models.minilm.config.max_batch_size`: expected a valid integer (got '-x')
-./tritune.yaml:14:7: `models.minilm.config.kind`: expected 'auto', 'cpu', 'gpu' or 'model' (got 'tpu')
+./tritune.yaml:13:7: `models.minilm.config.max_batch_size`: not a whole number (got '-x'; expected a whole number)
+./tritune.yaml:14:7: `models.minilm.config.kind`: no such choice (got 'tpu'; expected 'auto', 'cpu', 'gpu' or 'model')
 ./tritune.yaml:15:7: `models.minilm.config.instances`: out of range (got 0; expected 1 or more)
 ./tritune.yaml:16:16: unknown key `concurency` | did you mean `concurrency`?
 ./tritune.yaml:16:31: `models.minilm.workload.seed`: out of range (got -1; expected 0 or more)
@@ -74,14 +73,14 @@ models:
         ("models: {m: {workload: {concurency: 8}}}", "./tritune.yaml:1:25: unknown key `concurency`"),
         ("models: {m: {workload: {concurrency: 8, texts: none.txt}}}", "./tritune.yaml:1:41: "),
         ("models: {'a b': {}}", "./tritune.yaml:1:10: `models.a b`: not a usable model name"),
-        ("models: {}", "`models`: expected at least 1 entry"),
+        ("models: {}", "`models`: too short (got {}; expected 1 entry or more)"),
         ("models: {m: {source: a, llm: b}}", "`source` and `llm` exclude each other"),
         ("models: {m: {export: {precision: fp16}}}", "nothing is exported without `source`"),
         ("models: {m: {tune: false, slo: p99<5ms}}", "nothing is measured for it"),
         ("models: {m: {}}\nrelease: '19.01'", "./tritune.yaml:2:1: `release`: no known release of Triton"),
         ("models: {m: {config: {set: 3}}}", "expected a list, or a mapping"),
         ("models: {m: {tune: {lengths: [a, [1]]}}}", "expected a word, a number, or a list of them"),
-        ("models: {m: {config: {dynamic_batching: 1}}}", "expected a valid boolean"),
+        ("models: {m: {config: {dynamic_batching: 1}}}", "not true or false (got 1; expected true or false)"),
         ("- a", "not a mapping"),
         ("models: {m: {tune: 3}}", "expected keys with values"),
         ("models: {m: {workload: none.yaml}}", "./tritune.yaml:1:14: `models.m.workload`: there is no such file"),
@@ -92,7 +91,7 @@ models:
         ("models: {m: {}}\nversion: true", "write `version: 1`"),
         ("models: {m: {}}\nrepository: tritune.yaml", "`repository`: not a directory"),
         ("models: {m: {source: 'bundled:minlm'}}", "did you mean `bundled:minilm`?"),
-        ("models: {m: {owner: ''}}", "`models.m.owner`: expected at least 1 letter"),
+        ("models: {m: {owner: ''}}", "`models.m.owner`: too short (got ''; expected 1 letter or more)"),
         ("models: {m: {}}\nowner: x\nchek: {}", "did you mean `check`?"),
         ("models: {m: {config: {owner: x}}}", "unknown key `owner` | it is a key of `models.m`"),
         ("models: {n: {}}", "./tritune.yaml:1:10: `models.n`: it is not in the repository"),
@@ -157,7 +156,7 @@ EXPECTED = """
  | leave one of them out, or give it another name
 ./tritune.yaml:14:33: `models.chat.config.speculate`: there is no such file or directory\
  (got `draft`; expected a path from .)
-./tritune.yaml:16:22: `models.load.workload`: ./load.yaml: `concurency`: Extra inputs are not permitted\
+./tritune.yaml:16:22: `models.load.workload`: ./load.yaml: `concurency`: unknown key\
  (got 8) | did you mean `concurrency`?
 ./tritune.yaml:17:9: `check.config_name`: no model has a config of this name\
  (got `cpu`; expected a file model_repository/NAME/configs/cpu.pbtxt)

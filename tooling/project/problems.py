@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,15 +12,10 @@ from pydantic import BaseModel, ValidationError
 
 from tooling.errors import Problem, suggest
 from tooling.project.yaml_places import Loc, Places
+from tooling.validation import wrong
 
 ORIGINS: Final = ("source", "llm", "ensemble")
 """The keys that say what a model is made from: one of them, or none for a model that is there."""
-_LIMITS: Final = {
-    "greater_than_equal": ("ge", "{} or more"),
-    "greater_than": ("gt", "more than {}"),
-    "less_than_equal": ("le", "{} or less"),
-    "less_than": ("lt", "less than {}"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +98,8 @@ def _found(one: Any, kind: type[BaseModel]) -> Found:
         return Found(loc, Problem(f"unknown key `{key}`", hint=_advice(kind, loc, key)), alone=True)
     if one["type"] == "missing":
         return Found(loc, Problem(f"`{key}` is missing"), alone=True)
-    if one["type"] in _LIMITS:
-        limit, words = _LIMITS[one["type"]]
-        return Found(loc, Problem("out of range", got=value, expected=words.format(one["ctx"][limit])))
-    return Found(loc, Problem(_said(one["msg"]), got=value))
-
-
-def _said(message: str) -> str:
-    text = message.removeprefix("Value error, ").replace("Input should be", "expected")
-    text = re.sub(
-        r"\w+ should have at least (\d+) (item|character)s?( after validation, not \d+)?",
-        lambda found: f"expected at least {found[1]} {'entry' if found[2] == 'item' else 'letter'}",
-        text,
-    )
-    return re.sub(r"a valid dictionary( or instance of \w+)?", "keys with values", text)
+    what, expected = wrong(one)
+    return Found(loc, Problem(what, got=value, expected=expected))
 
 
 def _advice(kind: type[BaseModel], loc: Sequence[Any], key: str) -> str | None:
