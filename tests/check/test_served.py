@@ -180,6 +180,9 @@ def test_a_config_with_faults_is_said_to_have_them(
         (["--url", "localhost"], 2, "not HOST:PORT"),
         (["--url", "https://host:8000"], 2, "not HOST:PORT"),
         (["--url", "127.0.0.1:9", "--fix"], 2, "judges nothing else"),
+        (["--url", "127.0.0.1:9", "--compose", "x.yml"], 2, "judges nothing else (got --compose)"),
+        (["--request", "r.json", "--url", "127.0.0.1:9"], 2, "judges nothing else (got --url)"),
+        (["--explain", "all"], 2, "--explain: a rule is explained, and nothing checked"),
         (["--url", "127.0.0.1:9", "elsewhere"], 2, "one repository"),
     ],
 )

@@ -294,3 +294,10 @@ def test_every_name_loads_its_command(run_cli) -> None:
     assert len(listed) > 20
     for name in listed:
         assert run_cli(name, "--help").out.startswith(f"Usage: tritune {name} ")
+
+
+@pytest.mark.parametrize("argv", [["tune", "m"], ["compare", "instances=1", "instances=2"], ["profile", "m"]])
+def test_another_configuration_is_allowed_on_a_running_server_only(run_cli, argv: list[str]) -> None:
+    result = run_cli(*argv, "--allow-reconfigure")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error: --allow-reconfigure is for --url\nhint: leave it out")

@@ -150,6 +150,8 @@ def test_what_comes_from_a_tuning_is_told(run_cli: Run, repository: Any, tmp_pat
     asked, *_ = told("--rate", "400", "--gpus", "0")
     assert asked == f"4 replicas at the least, as 400 requests/s come to 114.5 each, {more}"
     assert told("--replicas", "4", "--gpus", "0") == [f"4 replicas at the least, {more}"]
+    both, *_ = told("--replicas", "3", "--rate", "400", "--gpus", "0")
+    assert both == f"3 replicas at the least, as asked (400 requests/s take 4), {more.replace('8', '6')}"
     otherwise = "dynamic_batching True, not False, max_queue_delay_us 9, not 0"
     for kind in ("kubernetes", "compose"):
         notes = told("--config-name", "cpu-2", kind=kind)

@@ -56,6 +56,7 @@ def test_what_libraries_print_shows_only_with_v(run_cli: Run, bert_dir: Path, tm
         (["SOURCE", "--repository", "REPO", "--external-data", "3GB"], 2, "--external-data: no file holds so much"),
         (["SOURCE", "--repository", "REPO", "--precision", "bf16"], 2, "--precision: no such choice (got `bf16`; exp"),
         (["SOURCE", "--repository", "REPO", "--name", "a b"], 2, "not a usable model name"),
+        (["SOURCE", "--repository", "REPO", "--convert-io"], 2, "--convert-io is for --precision fp16"),
         (["REPO", "--repository", "REPO"], 2, "no such directory"),
         (["SOURCE"], 2, "--repository: it is missing"),
     ],

@@ -147,10 +147,13 @@ def test_what_has_no_version(tmp_path: Path) -> None:
         read_arguments(tmp_path / "none")
 
 
-def test_options_of_other_backends_are_refused(model: Path, run_cli: Callable[..., Any]) -> None:
+def test_options_of_other_backends_are_refused(model: Path, tmp_path: Path, run_cli: Callable[..., Any]) -> None:
     result = run_cli("tune", model, "--instances", "2", "--budget", "90s")
     assert (result.code, result.out) == (2, "")
     assert "--instances, --budget: not for a vLLM model" in result.err
+    ignored = ("--budget", "90s", "--vocab-size", "99", "--tokenizer", tmp_path, "--direct", "--seed", "3")
+    result = run_cli("tune", model, *ignored)
+    assert "--budget, --direct, --tokenizer, --vocab-size: not for a vLLM model" in result.err
     assert run_cli("tune", model, "--concurrency", "2", "--request-rate", "3").code == 2
     assert run_cli("tune", model, "--output-lengths", "x").code == 2
     assert "not understood (got `:4`" in run_cli("tune", model, "--speculate", ":4").err

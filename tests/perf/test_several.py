@@ -47,7 +47,7 @@ def test_the_answer_survives_json() -> None:
         (["--weight", "one=0"], "a number above 0"),
         (["--weight", "one"], "a number above 0"),
         (["--url", "127.0.0.1:1"], "this is for one model"),
-        (["--also", "instances=2"], "this is for one model"),
+        (["--also", "instances=2", "--owner", "ann"], "--owner, --also: this is for one model"),
     ],
 )
 def test_wrong_usage_is_told(words: list[str], said: str, layered: Any, tmp_path: Path, run_cli: Any) -> None:

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import MOST
+from tooling.cli.options import MOST, given
 from tooling.errors import UsageError
 
 if TYPE_CHECKING:
     from tooling.check.runner import Report
     from tooling.check.target import Target
     from tooling.console import Console
+
+
+_OF_FILES = ("--fix", "--from-release", "--compose")
+"""Options of a check of files alone."""
 
 
 class Level(str, Enum):
@@ -69,6 +73,7 @@ def attach(app: typer.Typer) -> None:
         """Say offline what Triton would say to a model repository, and what it would silently do wrong."""
         console = console_of(context)
         if explain is not None:
+            _refuse_beside_explain([*map(str, paths or ()), *given(context)])
             _explain(console, explain)
             return
         if not paths:
@@ -77,14 +82,14 @@ def attach(app: typer.Typer) -> None:
         if request is not None:
             from tooling.check.runner import check_request
 
-            _require_alone("a request", paths, {"--url": url, "--fix": fix, "--from-release": from_release})
+            _require_alone("a request", paths, given(context), ("--url", *_OF_FILES))
             report = check_request(request, paths[0], target, model)
         elif url is not None:
             from tooling.check.served import compare
             from tooling.server.client import address
             from tooling.server.inventory import read_server
 
-            _require_alone("a comparison", paths, {"--fix": fix, "--from-release": from_release})
+            _require_alone("a comparison", paths, given(context), _OF_FILES)
             report = compare(read_server(address(url)), paths[0], target, model)
         else:
             report = _report(console, paths, target, model, compose, from_release, fix=fix)
@@ -92,13 +97,20 @@ def attach(app: typer.Typer) -> None:
         _exit(report, fail_on)
 
 
-def _require_alone(what: str, paths: list[Path], others: dict[str, object]) -> None:
+def _refuse_beside_explain(said: list[str]) -> None:
+    others = [word for word in said if word != "--explain"]
+    if others:
+        what, hint = "a rule is explained, and nothing checked", "run it without them"
+        raise UsageError(what, where="--explain", got=", ".join(others), hint=hint)
+
+
+def _require_alone(what: str, paths: list[Path], said: list[str], others: tuple[str, ...]) -> None:
     """Raise UsageError for several paths, and for options that have no meaning beside --request or --url."""
     if len(paths) > 1:
         raise UsageError(f"{what} is for one repository", got=f"{len(paths)} paths", expected="one")
-    given = [name for name, value in others.items() if value]
-    if given:
-        raise UsageError(f"{what} judges nothing else", got=", ".join(given), hint="run it without them")
+    unread = [option for option in said if option in others]
+    if unread:
+        raise UsageError(f"{what} judges nothing else", got=", ".join(unread), hint="run it without them")
 
 
 def _target(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import CLIENTS, MOST, WORKLOAD_HELP, counts, duration_us, workload_of
+from tooling.cli.options import CLIENTS, MOST, WORKLOAD_HELP, counts, duration_us, require_url, workload_of
 from tooling.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def compare(
             expected="a latency such as p95",
             hint="leave --objective out, or give --concurrency in place of --request-rate",
         )
+    require_url(url, reconfigure=allow_reconfigure)
     base, running = _base(what, model, url, reconfigure=allow_reconfigure)
     compared = sides(what, base)
     if running and not allow_reconfigure:

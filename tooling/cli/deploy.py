@@ -209,7 +209,7 @@ def kubernetes(
         batch=tuning.mean_batch if tuning else None,
     )
     files = render_kubernetes(found, flags, served, options)
-    told = (*sizing(options, tuning, rate if replicas is None else None), *other_setting(found, tuning))
+    told = (*sizing(options, tuning, rate, asked=replicas is not None), *other_setting(found, tuning))
     notes = (
         *(*told, *models_outside(found), *to_build(found, served, repository, output, server_image)),
         *(*secrets(options, guarded=control == "explicit"), *(driver(served) if gpus else ())),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,11 +38,15 @@ def other_setting(needs: Needs, tuning: Tuned | None) -> tuple[str, ...]:
     return (f"{told}; `tritune tune --apply` writes configs/NAME.pbtxt, and --config-name serves it",)
 
 
-def sizing(options: KubernetesOptions, tuning: Tuned | None, rate: float | None) -> tuple[str, ...]:
-    """What was taken from a tuning; `rate` where it gave the number of replicas."""
+def sizing(options: KubernetesOptions, tuning: Tuned | None, rate: float | None, *, asked: bool) -> tuple[str, ...]:
+    """What was taken from a tuning, which gave the number of replicas for `rate` where none was `asked`."""
     if tuning is None:
         return ()
-    by = f", as {rate:g} requests/s come to {tuning.carries_rps:.1f} each" if rate else ""
+    by = ""
+    if rate and asked:
+        by = f", as asked ({rate:g} requests/s take {math.ceil(rate / tuning.carries_rps)})"
+    elif rate:
+        by = f", as {rate:g} requests/s come to {tuning.carries_rps:.1f} each"
     more = f"one more is added above {format_duration_us(options.queue_target_us)} of queue time a request"
     return (f"{options.replicas} replicas at the least{by}, {options.max_replicas} at the most; {more}",)
 

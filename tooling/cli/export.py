@@ -115,6 +115,8 @@ def export(
         trust_remote_code=trust_remote_code,
         inline_bytes=_inline_bytes(external_data) if external_data else INLINE_BYTES,
     )
+    if convert_io and precision != "fp16":
+        raise UsageError("--convert-io is for --precision fp16", hint="leave it out, or ask for half precision")
     console = console_of(context)
     if file_format == "tensorrt":
         wanted = EngineAsk(

@@ -72,6 +72,19 @@ def grid_of(instances: str, threads: str, delay: str, max_batch_size: str) -> Gr
     )
 
 
+def given(context: typer.Context) -> list[str]:
+    """The options that this command line names, as they are written, in the order of the help."""
+    source = context.get_parameter_source
+    named = [one for one in context.command.params if getattr(source(one.name or ""), "name", "") == "COMMANDLINE"]
+    return [one.opts[0] for one in named if one.param_type_name == "option"]
+
+
+def require_url(url: str, *, reconfigure: bool) -> None:
+    """Raises UsageError where another configuration is allowed on no server."""
+    if reconfigure and not url:
+        raise UsageError("--allow-reconfigure is for --url", hint="leave it out, or give the address of the server")
+
+
 def delays(text: str) -> tuple[int, ...]:
     """Microseconds of `0,2ms`."""
     return _listed(text, lambda word: duration_us("--delay", word))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import MOST, counts, duration_us, grid_of, workload_of
+from tooling.cli.options import MOST, counts, duration_us, grid_of, require_url, workload_of
 from tooling.console import table
 from tooling.errors import UsageError
 from tooling.units import format_duration_us
@@ -56,6 +56,7 @@ def profile(
     from tooling.runtime import find_runtime
 
     console = console_of(context)
+    require_url(url, reconfigure=allow_reconfigure)
     if workload and traffic:
         raise UsageError("--workload and --traffic exclude each other", hint="give one of them")
     sent = workload_of(file=workload) if workload else None

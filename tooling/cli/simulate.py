@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import CLIENTS, MOST, WORKLOAD_HELP, Distribution, counts, grid_of, workload_of
+from tooling.cli.options import CLIENTS, MOST, WORKLOAD_HELP, Distribution, counts, given, grid_of, workload_of
 from tooling.console import Console, table
 from tooling.errors import UsageError
 
@@ -61,7 +61,7 @@ def simulate(
 
     console = console_of(context)
     if scenario is not None:
-        _alone(context, "scenario")
+        _alone(context)
         _play(scenario, console)
         return
     if model is None:
@@ -90,18 +90,16 @@ def simulate(
     console.result(answer, "\n".join([head, "", text, "", *(f"note: {note}" for note in notes), origin]))
 
 
-def _alone(context: typer.Context, option: str) -> None:
-    """Refuse what was given beside it."""
-    given = [
-        f"--{name.replace('_', '-')}" if name != "model" else "MODEL_DIR"
-        for name in context.params
-        if name != option and getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
-    ]
-    if given:
+def _alone(context: typer.Context) -> None:
+    """Refuse what was given beside a scenario."""
+    others = [option for option in given(context) if option != "--scenario"]
+    if context.params["model"] is not None:
+        others = ["MODEL_DIR", *others]
+    if others:
         raise UsageError(
             "a scenario brings its own config, traffic and service times",
-            where=f"--{option}",
-            got=" ".join(given),
+            where="--scenario",
+            got=" ".join(others),
             expected="nothing beside it",
         )
 

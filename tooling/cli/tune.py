@@ -17,8 +17,10 @@ from tooling.cli.options import (
     counts,
     delays,
     duration_us,
+    given,
     grid_of,
     heeding,
+    require_url,
     timed,
     workload_of,
 )
@@ -36,6 +38,16 @@ if TYPE_CHECKING:
     from perf.tune_request import TuneRequest
 
 _Metric = Literal["throughput", "avg", "p50", "p90", "p95", "p99"]
+_OF_VLLM = (
+    *("--concurrency", "--request-rate", "--lengths", "--output-lengths", "--speculate", "--slo"),
+    *("--seed", "--apply", "--owner"),
+)
+"""What a vLLM model is tuned with: its engine batches by itself."""
+_OF_ONE = (
+    *("--url", "--allow-reconfigure", "--report", "--also", "--from-model-analyzer", "--input-data", "--for-rate"),
+    *("--price-per-hour", "--owner"),
+)
+"""What a tuning of several models has no use for."""
 
 
 def _spending(text: str) -> tuple[float, int | None]:
@@ -138,21 +150,10 @@ def tune(
     from perf.tune_request import TuneRequest
 
     console = console_of(context)
-    model = models[0]
+    model, said = models[0], given(context)
     if any(map(is_vllm, models)):
         if len(models) > 1:
             raise UsageError("a vLLM model is tuned by itself", got=f"{len(models)} models", expected="one")
-        others: dict[str, object] = {
-            "--workload": workload,
-            "--weight": weight,
-            "--input-data": input_data,
-            "--objective": objective,
-            "--max-p99": max_p99,
-        }
-        others |= {"--instances": instances, "--threads": threads, "--delay": delay, "--max-batch-size": max_batch_size}
-        others |= {"--budget": budget, "--also": also, "--direct": direct, "--study": study, "--report": report}
-        others |= {"--for-rate": for_rate, "--price-per-hour": price_per_hour}
-        others |= {"--url": url, "--from-model-analyzer": from_model_analyzer, "--tokenizer": tokenizer}
         met = tune_vllm(
             model,
             console,
@@ -165,16 +166,11 @@ def tune(
             apply=apply,
             owner=owner or _login(),
             speculate=speculate,
-            others=others,
+            others=[option for option in said if option not in _OF_VLLM],
         )
         raise typer.Exit(0 if met else 1)
-    for option, value in (("--output-lengths", output_lengths), ("--speculate", speculate)):
-        if value:
-            raise UsageError("only a vLLM model generates", where=option, got=f"{model} has another backend")
-    if weight and len(models) == 1:
-        raise UsageError("there is only one model", where="--weight", got=", ".join(weight))
-    if input_data and lengths:
-        raise UsageError("--input-data and --lengths exclude each other", hint="the requests have their lengths")
+    _refuse_unfit(said, models)
+    require_url(url, reconfigure=allow_reconfigure)
     grid = grid_of(instances, threads, delay, max_batch_size)
     if from_model_analyzer:
         asked = _asked(from_model_analyzer, model, console)
@@ -199,15 +195,6 @@ def tune(
         also=tuple(also),
     )
     if len(models) > 1:
-        for_one: dict[str, object] = {
-            "--url": url,
-            "--report": report,
-            "--also": also,
-            "--from-model-analyzer": from_model_analyzer,
-        }
-        for_one |= {"--input-data": input_data, "--for-rate": for_rate, "--price-per-hour": price_per_hour}
-        if strange := [name for name, value in for_one.items() if value]:
-            raise UsageError("this is for one model", where=strange[0], got=f"{len(models)} models")
         several(request, models, weight, console, apply=apply)
         return
     running = _running(url, model, reconfigure=allow_reconfigure) if url else None
@@ -215,6 +202,21 @@ def tune(
     console.result({**result.to_dict(), **files}, f"{result.text()}\n\n{paths(files)}")
     if not result.met:
         raise typer.Exit(1)
+
+
+def _refuse_unfit(said: list[str], models: list[Path]) -> None:
+    """Refuse options that these models have no use for, and those that exclude each other."""
+    for option in ("--output-lengths", "--speculate"):
+        if option in said:
+            raise UsageError("only a vLLM model generates", where=option, got=f"{models[0]} has another backend")
+    if "--weight" in said and len(models) == 1:
+        raise UsageError("there is only one model", where="--weight", hint="leave it out")
+    strange = [option for option in said if option in _OF_ONE]
+    if strange and len(models) > 1:
+        what, hint = "this is for one model", "leave it out, or tune each model by itself"
+        raise UsageError(what, where=", ".join(strange), got=f"{len(models)} models", hint=hint)
+    if "--input-data" in said and "--lengths" in said:
+        raise UsageError("--input-data and --lengths exclude each other", hint="the requests have their lengths")
 
 
 def _asked(file: Path, model: Path, console: Console) -> Asked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,9 +40,9 @@ def tune_vllm(
     apply: bool,
     owner: str,
     speculate: str,
-    others: dict[str, object],
+    others: Sequence[str],
 ) -> bool:
-    """Tune, write where asked, and print; whether the limits are met. `others` are options that mean nothing here."""
+    """Tune, write where asked, and print; whether the limits are met. `others` were given, and mean nothing here."""
     from perf.llm_record import write_record
     from perf.llm_setting import apply_setting, settings_file
     from perf.llm_speculation import speculative_config
@@ -53,9 +54,9 @@ def tune_vllm(
     from tooling.repository import cpu_name, require_writable
     from tooling.runtime import find_llm, find_runtime
 
-    if given := [option for option, value in others.items() if value]:
+    if others:
         raise UsageError(
-            f"{', '.join(given)}: not for a vLLM model",
+            f"{', '.join(others)}: not for a vLLM model",
             where=model,
             expected="--concurrency or --request-rate, --lengths, --output-lengths, --speculate, --slo, --seed, "
             "--owner, --apply",
