@@ -97,6 +97,12 @@ models:
         ("models: {n: {}}", "./tritune.yaml:1:10: `models.n`: it is not in the repository"),
         ("models: {m: {ensemble: 'm,m'}}", "an ensemble of itself (got `m`)"),
         ("models: {m: {config: {speculate: draft}}}", "there is no such file or directory (got `draft`"),
+        ("models: {m: {llm: ., workload: {concurrency: 8}}}", "1:22: `models.m.workload`: not for a vLLM model"),
+        (
+            "models: {m: {llm: ., tune: {budget: 3m}}}",
+            "`models.m.tune.budget`: not for a vLLM model (expected concurrency",
+        ),
+        ("models: {m: {llm: ., config: {backend: tensorrtllm}}}", "`models.m`: a TensorRT-LLM model is not tuned"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, told: str) -> None:
@@ -265,7 +271,7 @@ def test_the_schema_is_current(update_golden: bool) -> None:
 
 
 def test_the_bundled_project_and_the_schema_agree() -> None:
-    jsonschema = pytest.importorskip("jsonschema")
+    import jsonschema
     import yaml
 
     schema = json.loads(schema_text())

@@ -7,12 +7,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tooling.cli import build
+from tooling.cli import build, init
+from tooling.errors import UsageError
+from tooling.project.section import Section
+from tooling.repository import alone_in
 
 
 def test_a_file_from_options(run_cli: Callable[..., Any], tmp_path: Path) -> None:
@@ -89,3 +93,51 @@ def test_on_a_terminal_it_asks_what_no_option_says(tmp_path: Path) -> None:
     model = build.read(tmp_path / "tritune.yaml").models["some-model"]
     assert (model.source, model.slo) == ("org/Some-Model", "p99<80ms")
     assert model.export is not None and model.export.given() == {"pipeline": "text"}
+
+
+def test_a_language_model_has_its_traffic_where_its_tuning_reads_it(
+    run_cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "hf").mkdir()
+    file = tmp_path / "tritune.yaml"
+    asked = ("init", "--force", "--file", file, "--llm", "hf")
+    for options, tune in (([], {"concurrency": 8}), (["--request-rate", "3"], {"request_rate": 3.0})):
+        assert run_cli(*asked, *options).code == 0
+        model = build.read(file).models["hf"]
+        assert model.workload is None and isinstance(model.tune, Section) and model.tune.given() == tune
+    refused = run_cli(*asked, "--no-tune", "--concurrency", "4")
+    assert (refused.code, refused.out) == (2, "") and "--concurrency: a language model has traffic" in refused.err
+
+
+def test_models_of_a_repository_are_taken_as_their_backends_can_be_tuned(
+    run_cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    for name, config in {
+        "chat": 'backend: "vllm"',
+        "text": 'platform: "onnxruntime_onnx"',
+        "torch": 'platform: "pytorch_libtorch"',
+        "odd": "max_batch_size: [",
+    }.items():
+        (tmp_path / "models" / name).mkdir(parents=True)
+        (tmp_path / "models" / name / "config.pbtxt").write_text(config)
+    asked = ("init", "--file", tmp_path / "tritune.yaml", "--repository", "models")
+    assert run_cli(*asked, "--slo", "throughput").code == 0
+    found = build.read(tmp_path / "tritune.yaml").models
+    assert (found["torch"].tune, found["torch"].slo, found["torch"].workload) == (False, None, None)
+    assert (found["text"].tune, found["text"].slo, found["text"].workload) == (None, "throughput", {"concurrency": 8})
+    assert (found["odd"].tune, found["odd"].workload) == (None, {"concurrency": 8})
+    assert found["chat"].workload is None and isinstance(found["chat"].tune, Section)
+    named = run_cli(*asked, "--force", "--name", "other")
+    assert (named.code, named.out) == (2, "") and "--name: the models of the repository have their names" in named.err
+
+
+def test_of_two_at_once_the_second_keeps_what_the_first_has_written(tmp_path: Path) -> None:
+    file, text = tmp_path / "tritune.yaml", "models: {m: {source: org/a}}\n"
+    with ThreadPoolExecutor(1) as pool:
+        with alone_in(tmp_path):
+            second = pool.submit(init._write, file, text, force=False)
+            wait([second], timeout=2)
+            file.write_text("version: 1\n")
+        with pytest.raises(UsageError, match="there is a project file already"):
+            second.result(timeout=60)
+    assert file.read_text() == "version: 1\n"

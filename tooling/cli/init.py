@@ -13,7 +13,7 @@ import typer
 
 from tooling.cli import build
 from tooling.cli.app import console_of
-from tooling.cli.options import CLIENTS, MOST
+from tooling.cli.options import CLIENTS, MOST, given
 from tooling.cli.text_pipeline import Pipeline
 from tooling.errors import UsageError
 
@@ -65,23 +65,21 @@ def init(
         text = schema_text()
         console.result({"schema": json.loads(text)}, text)
         return
-    if file.exists() and not force:
-        raise UsageError("there is a project file already", where=file, hint="edit it, or replace it with --force")
-    if source and llm:
-        raise UsageError("--source and --llm exclude each other", hint="give one; a second model is added in the file")
-    if concurrency and request_rate:
-        raise UsageError("--concurrency and --request-rate exclude each other", hint="give one of them")
-    if pipeline and not source:
-        raise UsageError("belongs to a model that is exported", where="--pipeline", hint="name it with --source")
+    _require_place(file, force=force)
+    _refuse_unfit(given(context), tune=tune)
     place = repository or _REPOSITORY
     present = _models_in(file.parent / place)
+    if name and present and not (source or llm):
+        raise UsageError("the models of the repository have their names", where="--name", hint="leave it out")
     if not (source or llm or present):
         source = _ask("Model to serve (Hugging Face directory or hub id)", hint="name it with --source or --llm")
     if source and pipeline is None and _asks():
         pipeline = "text" if typer.confirm("Shall the service take texts?", default=True, err=True) else None
     if slo is None and tune and _asks():
         slo = typer.prompt("Limits and goal (empty: most requests a second)", default="", show_default=False, err=True)
-    models = [{"name": name or _name(source or str(llm)), "source": source, "llm": llm}] if source or llm else present
+    backend = "vllm" if llm else ""
+    made = {"name": name or _name(source or str(llm)), "source": source, "llm": llm, "backend": backend}
+    models = [made] if source or llm else present
     text = _rendered(
         repository=place,
         release=release or _tested(),
@@ -94,12 +92,26 @@ def init(
         measure=tune,
         deploy=list(dict.fromkeys(kind.value for kind in deploy)),
     )
-    _write(file, text)
+    _write(file, text, force=force)
     names = ", ".join(str(model["name"]) for model in models)
     console.result(
         {"file": str(file), "models": [model["name"] for model in models]},
         f"{file}  ({names})\n\nnext\n  tritune build --dry-run\n  tritune build\n  tritune serve",
     )
+
+
+def _refuse_unfit(said: list[str], *, tune: bool) -> None:
+    """Refuse options that exclude each other, or belong to another one."""
+    if "--source" in said and "--llm" in said:
+        raise UsageError("--source and --llm exclude each other", hint="give one; a second model is added in the file")
+    traffic = [option for option in ("--concurrency", "--request-rate") if option in said]
+    if len(traffic) > 1:
+        raise UsageError("--concurrency and --request-rate exclude each other", hint="give one of them")
+    if "--pipeline" in said and "--source" not in said:
+        raise UsageError("belongs to a model that is exported", where="--pipeline", hint="name it with --source")
+    if traffic and "--llm" in said and not tune:
+        hint = f"leave {traffic[0]} out, or --no-tune"
+        raise UsageError("a language model has traffic for its tuning alone", where=traffic[0], hint=hint)
 
 
 def schema_text() -> str:
@@ -129,14 +141,25 @@ def _ask(question: str, *, hint: str) -> str:
 
 
 def _models_in(repository: Path) -> list[dict[str, Any]]:
-    """The models that stand in a repository already."""
+    """The models that stand in a repository already, with their backends."""
     if not repository.is_dir():
         return []
     return [
-        {"name": path.name, "source": None, "llm": None}
+        {"name": path.name, "source": None, "llm": None, "backend": _backend(path)}
         for path in sorted(repository.iterdir())
         if (path / "config.pbtxt").is_file()
     ]
+
+
+def _backend(model_dir: Path) -> str:
+    """What serves a model; "" where its config leaves that to Triton, or cannot be read, as the build will say."""
+    from tooling.config.proto import backend_of
+    from tooling.repository import read_config
+
+    try:
+        return backend_of(read_config(model_dir))
+    except UsageError:
+        return ""
 
 
 def _name(source: str) -> str:
@@ -162,11 +185,16 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _write(file: Path, text: str) -> None:
+def _require_place(file: Path, *, force: bool) -> None:
+    if file.exists() and not force:
+        raise UsageError("there is a project file already", where=file, hint="edit it, or replace it with --force")
+
+
+def _write(file: Path, text: str, *, force: bool) -> None:
     """Write the file, once it is known to be a right one. Raises UsageError with what is wrong with the answers."""
     import tempfile
 
-    from tooling.repository import write_atomic
+    from tooling.repository import alone_in, directory_for, write_atomic, writing
 
     with tempfile.TemporaryDirectory() as scratch:
         draft = Path(scratch) / file.name
@@ -177,4 +205,6 @@ def _write(file: Path, text: str) -> None:
             from dataclasses import replace
 
             raise UsageError(problems=[replace(p, where="tritune init") for p in error.problems]) from None
-    write_atomic(file, text)
+    with writing(file), directory_for(file.parent), alone_in(file.parent):
+        _require_place(file, force=force)
+        write_atomic(file, text)

@@ -6,7 +6,7 @@ commands with these names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -26,7 +26,7 @@ from pydantic import (
 from tooling.errors import Problem, UsageError
 from tooling.project.names import Surroundings, wrong_names
 from tooling.project.problems import ORIGINS, Found, Wrong, contradictions, found_in, of_file, told
-from tooling.project.section import Section, existing, section_of
+from tooling.project.section import Section, existing, section_of, values_of
 from tooling.project.yaml_places import read_placed
 from tooling.repository import is_there
 
@@ -45,6 +45,8 @@ SECTIONS: Mapping[str, tuple[str, str]] = {
     "kubernetes": ("deploy kubernetes", "force study"),
 }
 """The command of each section, and its options that the file says elsewhere or that make no sense in it."""
+_OF_VLLM = ("concurrency", "request_rate", "lengths", "output_lengths", "speculate", "seed")
+"""The keys of `tune` for a model whose engine batches by itself."""
 
 
 class _Strict(BaseModel):
@@ -253,6 +255,41 @@ class Project(_Strict):
         return self.models[name].owner or self.owner
 
 
+def is_vllm(model: Model, model_dir: Path) -> bool:
+    """Whether `tune` takes it for a vLLM model, which has another search."""
+    if model.origin == "llm":
+        return values_of(model.config).get("backend") in (None, "vllm")
+    if model.origin or not (model_dir / "config.pbtxt").is_file():
+        return False
+    from tooling.config.proto import backend_of
+    from tooling.repository import read_config
+
+    return backend_of(read_config(model_dir)) == "vllm"
+
+
+def _unused(project: Project, root: Path) -> Iterator[Found]:
+    """Keys that say how a model is tuned, where its engine batches by itself and its tuning reads others."""
+    hint = "say it in `tune`, as in {concurrency: 8, lengths: [16, 256], output_lengths: 64}"
+    for name, model in project.models.items():
+        tuned = values_of(model.tune).keys()
+        if values_of(model.config).get("backend") == "tensorrtllm" and model.origin == "llm":
+            if model.tune is not False:
+                yield Found(("models", name), Problem("a TensorRT-LLM model is not tuned", hint="say `tune: false`"))
+        elif (model.workload is not None or tuned) and _surely_vllm(model, root / project.repository / name):
+            if model.workload is not None:
+                yield Found(("models", name, "workload"), Problem("not for a vLLM model", hint=hint))
+            for key in tuned - set(_OF_VLLM):
+                what = Problem("not for a vLLM model", expected=", ".join(_OF_VLLM), hint="leave it out")
+                yield Found(("models", name, "tune", key), what)
+
+
+def _surely_vllm(model: Model, model_dir: Path) -> bool:
+    try:
+        return is_vllm(model, model_dir)
+    except UsageError:  # whatever is wrong with its config is for the commands to say
+        return False
+
+
 def project_model(commands: Mapping[str, Callable[..., Any]]) -> type[Project]:
     """`Project` with the options of `commands` (by name, `deploy compose` with its group) in the sections."""
 
@@ -313,6 +350,7 @@ def read_project(path: Path, kind: type[Project], root: Path | None) -> Project:
     except ValidationError as error:
         found += found_in(error, kind)
     else:
+        found += _unused(project, root) if root is not None and not found else ()
         if not found:
             return project
     raise UsageError(problems=told(found, path, places))

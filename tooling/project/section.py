@@ -52,6 +52,11 @@ class Section(BaseModel):
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
+def values_of(section: Section | bool | None) -> dict[str, Any]:
+    """What a section gives; nothing where `true`, `false` or nothing stands in its place."""
+    return section.given() if isinstance(section, Section) else {}
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """An option of a command: the parameter it sets, the words that set it, and what is given with it.

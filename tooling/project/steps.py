@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tooling.errors import UsageError
-from tooling.project.file import Model, Project
+from tooling.project.file import Model, Project, is_vllm
 from tooling.project.names import made_after, parts_of
-from tooling.project.section import Section, files_in, words_of
+from tooling.project.section import files_in, values_of, words_of
 
 SCRATCH: Final = ".tritune/"
 """Under it stands what no repository keeps."""
@@ -107,36 +107,39 @@ class _Maker:
             exports = list(self._exports(name, model))
             yield from exports
             before = tuple(step.name for step in exports)
-            if _values(model.export).get("pipeline") and not model.config:
+            if values_of(model.export).get("pipeline") and not model.config:
                 return  # the pipeline comes with its configs
         yield self._config(name, model, before)
 
     def _exports(self, name: str, model: Model) -> Iterator[Step]:
-        values = _values(model.export)
-        texts, files = self._traffic(name, model)
-        engine = values.get("file_format") == "tensorrt"
-        base = ("export", str(model.source), "--repository", self.project.repository, "--name", name, *self._release())
-        command = self.commands["export"]
-        if values.get("padding") != "auto":
-            traffic = self._workload(name, model) if engine else ()
-            yield Step(
-                f"{name} export",
-                "export",
-                (*base, *words_of(command, values), *traffic),
-                (*self._source(model), *map(Tree, files_in(command, values)), *(files if engine else ())),
-                name,
-                libraries=self._libraries(model),
-                texts=texts if engine else (),
-                leaves=_left_by_export(model),
-            )
+        """One export; where a measurement decides how texts are padded, the model first, and its curve between."""
+        values = values_of(model.export)
+        if values.get("padding") == "auto":
+            yield from self._padded(name, model, values)
             return
-        plain = {key: value for key, value in values.items() if key not in _OF_TEXTS}
+        engine = values.get("file_format") == "tensorrt"
+        texts, files = self._traffic(name, model) if engine else ((), ())
+        traffic = self._workload(name, model) if engine else ()
+        yield Step(
+            f"{name} export",
+            "export",
+            (*self._export_words(name, model, values), *traffic),
+            (*self._source(model), *map(Tree, files_in(self.commands["export"], values)), *files),
+            name,
+            libraries=self._libraries(model),
+            texts=texts,
+            leaves=_left_by_export(model),
+        )
+
+    def _padded(self, name: str, model: Model, values: dict[str, Any]) -> Iterator[Step]:
+        texts, files = self._traffic(name, model)
         curve = f"{BUILD_DIR}/{name}.curve.json"
         inner = f"{self.project.repository}/{name}_model"
+        plain = {key: value for key, value in values.items() if key not in _OF_TEXTS}
         yield Step(
             f"{name} export",
             "export model",
-            (*base, *words_of(command, plain)),
+            self._export_words(name, model, plain),
             self._source(model),
             name,
             libraries=self._libraries(model),
@@ -155,18 +158,22 @@ class _Maker:
         yield Step(
             f"{name} padding",
             "export",
-            (*base, *words_of(command, values), f"--curve={curve}"),
-            (*self._source(model), Tree(curve), *map(Tree, files_in(command, values))),
+            (*self._export_words(name, model, values), f"--curve={curve}"),
+            (*self._source(model), Tree(curve), *map(Tree, files_in(self.commands["export"], values))),
             name,
             (f"{name} profile",),
             libraries=self._libraries(model),
             leaves=_left_by_export(model),
         )
 
+    def _export_words(self, name: str, model: Model, values: dict[str, Any]) -> tuple[str, ...]:
+        place = ("--repository", self.project.repository, "--name", name)
+        return ("export", str(model.source), *place, *self._release(), *words_of(self.commands["export"], values))
+
     def _config(self, name: str, model: Model, before: tuple[str, ...], joined: tuple[Tree, ...] = ()) -> Step:
         repository, command = self.project.repository, self.commands["gen-config"]
-        values = _values(model.config)
-        inner = f"{name}_model" if _values(model.export).get("pipeline") else name
+        values = values_of(model.config)
+        inner = f"{name}_model" if values_of(model.export).get("pipeline") else name
         origin = (f"--{model.origin}", str(getattr(model, model.origin))) if model.origin in ("llm", "ensemble") else ()
         reads = [Tree(f"{repository}/{inner}", ("config.pbtxt", TUNED)), *map(Tree, files_in(command, values))]
         if model.origin == "llm":
@@ -199,7 +206,7 @@ class _Maker:
 
     def _check(self, name: str, before: tuple[str, ...], *options: str, without: tuple[str, ...] = ()) -> Step:
         repository, command = self.project.repository, self.commands["check"]
-        values = _values(self.project.check)
+        values = values_of(self.project.check)
         words = ("check", repository, *self._release(), *options, *words_of(command, values))
         return Step(
             name, "check", words, (Tree(repository, without), *map(Tree, files_in(command, values))), "", before
@@ -207,7 +214,7 @@ class _Maker:
 
     def _tune(self, name: str, model: Model) -> Step:
         repository, command = self.project.repository, self.commands["tune"]
-        values = _values(model.tune)
+        values = values_of(model.tune)
         texts, files = self._traffic(name, model)
         words = ["tune", f"{repository}/{name}", "--apply", *words_of(command, values), *self._workload(name, model)]
         if model.slo:
@@ -232,7 +239,7 @@ class _Maker:
             section = getattr(self.project.deploy, kind, None)
             if section is None:
                 continue
-            command, values = self.commands[f"deploy {kind}"], _values(section)
+            command, values = self.commands[f"deploy {kind}"], values_of(section)
             words = ["deploy", kind, self.project.repository, *self._release(), f"--output={section.output}"]
             words += [f"--owner={self.project.owner}"] if self.project.owner else []
             if tuned:
@@ -252,7 +259,7 @@ class _Maker:
         repository = self.project.repository
         if model.origin == "ensemble":
             return (Tree(repository, (TUNED,)),)
-        if not _values(model.export).get("pipeline"):
+        if not values_of(model.export).get("pipeline"):
             changed = (TUNED, *([_ENGINE_FILE] if self._is_vllm(name, model) else []))
             return (Tree(f"{repository}/{name}", changed),)
         beside = sorted((self.root / repository).glob(f"{name}_model*"))
@@ -294,25 +301,12 @@ class _Maker:
         return (written,), (Tree(texts),) if isinstance(texts, str) else ()
 
     def _is_vllm(self, name: str, model: Model) -> bool:
-        """Whether `tune` will take it for a vLLM model, which has another search."""
-        if model.origin == "llm":
-            return _values(model.config).get("backend") in (None, "vllm")
-        path = self.root / self.project.repository / name / "config.pbtxt"
-        if model.origin or not path.is_file():
-            return False
-        from tooling.config.proto import backend_of
-        from tooling.repository import read_config
-
-        return backend_of(read_config(path.parent)) == "vllm"
-
-
-def _values(section: Section | bool | None) -> dict[str, Any]:
-    return section.given() if isinstance(section, Section) else {}
+        return is_vllm(model, self.root / self.project.repository / name)
 
 
 def _left_by_export(model: Model) -> tuple[str, ...]:
     """What an export leaves to `gen-config`: a pipeline without settings of its own keeps the configs it comes with."""
-    alone = not _values(model.export).get("pipeline")
+    alone = not values_of(model.export).get("pipeline")
     return (TUNED, *(["config.pbtxt"] if alone or model.config else []))
 
 
