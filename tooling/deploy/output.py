@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tooling.errors import Problem, UsageError
-from tooling.repository import read_text, write_all
+from tooling.repository import alone_in, directory_for, read_text, write_all, writing
 
 
 def yaml_text(command: str, documents: Iterable[object]) -> str:
@@ -20,27 +20,29 @@ def yaml_text(command: str, documents: Iterable[object]) -> str:
 
 
 def write_files(output: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:
-    """Write each file that differs, and return those; the others are left alone.
+    """Write each file that differs, and return those; the others are left alone. Of two that write at once the second
+    finds what the first has written.
 
     Raises UsageError, before anything is written, for files that exist with another content, unless `force`.
     """
-    changed: dict[Path, bytes | str] = {
-        output / name: text for name, text in files.items() if _differs(output / name, text)
-    }
-    kept = [path for path in changed if path.exists()]
-    if kept and not force:
-        raise UsageError(
-            problems=[
-                Problem(
-                    "is there with another content",
-                    where=str(path),
-                    hint="take --force to replace it, or another --output",
-                )
-                for path in kept
-            ]
-        )
-    write_all(changed)
-    return list(changed)
+    with writing(output / next(iter(files))), directory_for(output), alone_in(output):
+        changed: dict[Path, bytes | str] = {
+            output / name: text for name, text in files.items() if _differs(output / name, text)
+        }
+        kept = [path for path in changed if path.exists()]
+        if kept and not force:
+            raise UsageError(
+                problems=[
+                    Problem(
+                        "is there with another content",
+                        where=str(path),
+                        hint="take --force to replace it, or another --output",
+                    )
+                    for path in kept
+                ]
+            )
+        write_all(changed)
+        return list(changed)
 
 
 def _differs(path: Path, text: str) -> bool:
