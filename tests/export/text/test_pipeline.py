@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,8 @@ from tooling.errors import Refused, UsageError
 from tooling.releases import current_release
 from tooling.repository import read_config
 from tooling.runtime.location import PINS
+
+from ...compose import read
 
 Run = Callable[..., Any]
 SILENT = Console(quiet=True)
@@ -274,19 +274,7 @@ def test_the_image_has_the_packages_of_the_runtime() -> None:
 
 def test_compose_builds_that_image_for_both_services() -> None:
     root = Path(__file__).parents[3]
-    done = subprocess.run(
-        [
-            str(Path(sys.executable).parent / "docker-compose"),
-            *("-f", "docker-compose.yml", "-f", "docker-compose.text.yml", "--profile", "cpu"),
-            *("config", "--format", "json"),
-        ],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    services = json.loads(done.stdout)["services"]
+    services = read(root, "-f", "docker-compose.yml", "-f", "docker-compose.text.yml", "--profile", "cpu")["services"]
     for name in ("triton", "triton-cpu"):
         assert services[name]["build"]["context"] == str(root / "export" / "triton")
         assert services[name]["build"]["args"] == {"TRITON_RELEASE": current_release().tag}
