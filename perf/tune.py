@@ -106,16 +106,23 @@ def tune(
                 raise Refused(problems=[Problem(t.reason or t.state, where=t.candidate.label) for t in found.trials])
             found = _with_forms(found, request, plan, variants, search)
             chosen = choose(found.default, found.trials)
-            rechecks = []
-            if chosen and chosen != found.default and not chosen.candidate.edges:
-                loads = _other_loads(request, plan, variants.subject, min(_rate(found.default), _rate(chosen)))
-                rechecks = search.recheck(chosen.candidate, loads)
-                rechecks += search.restart(chosen.candidate)
+            rechecks = _rechecks(found, chosen, request, plan, variants, search)
             result = _result(plan, request, found, chosen, rechecks, search.points, bench.spent_s)
         record = {"record": "result", "result": result.to_dict()}
         if record not in study.records:
             study.append(record)
     return result
+
+
+def _rechecks(
+    found: _Found, chosen: Trial | None, request: TuneRequest, plan: Plan, variants: _Variants, search: Search
+) -> list[dict[str, Any]]:
+    """What another setting than the current one does under other traffic, and after a start. One with edges asks for
+    clients that pad, which these requests do not."""
+    if not chosen or chosen == found.default or chosen.candidate.edges:
+        return []
+    loads = _other_loads(request, plan, variants.subject, min(_rate(found.default), _rate(chosen)))
+    return [*search.recheck(chosen.candidate, loads), *search.restart(chosen.candidate)]
 
 
 def _own_target(plan: Plan, runtime: Runtime) -> EmbeddedTarget:

@@ -131,21 +131,14 @@ def plan_of(
     signature = read_onnx(source.file) if onnx else signature_of(config, source.model_dir)
     free = _free(config)
     base = read(free)
-    asked = front.config if front else config
     _check(request, config)
     tries, broad = _settings(request, base, own, front.config.max_batch_size if front else 0)
     direct = request.direct or not onnx
-    if front:
-        signature = front.signature
+    asked, signature = (front.config, front.signature) if front else (config, signature)
     workload = _traffic(request, signature, asked, source.model_dir)
     others = forms(request.also, own if server_is_ours else replace(own, model_dir=None))
     window_ms = planned_window_ms(workload) or _window_ms(request.slo)
-    question = {
-        **_question(request, front, others),
-        "workload": workload.model_dump(mode="json"),
-        "grid": [candidate.id for candidate in (tries if direct else broad)],
-        "window_ms": window_ms,
-    }
+    question = _question(request, front, others, workload, tries if direct else broad, window_ms)
     header: Record = {
         **question,
         **conditions(f"{analyzer.version} ({analyzer.source})", server),
@@ -214,8 +207,15 @@ def _grid(grid: Grid, base: Knobs, backend: str) -> Grid:
     return replace(grid, instances=grid.instances or _INSTANCES, threads=threads)
 
 
-def _question(request: TuneRequest, front: Front | None, others: tuple[Form, ...]) -> Record:
-    """What is asked, beside traffic and settings."""
+def _question(
+    request: TuneRequest,
+    front: Front | None,
+    others: tuple[Form, ...],
+    workload: Workload,
+    tried: Sequence[Candidate],
+    window_ms: int,
+) -> Record:
+    """What is asked, whatever measures it."""
     asked: Record = {
         "command": "tune",
         "input_data": sha256(request.input_data) if request.input_data else None,
@@ -224,7 +224,8 @@ def _question(request: TuneRequest, front: Front | None, others: tuple[Form, ...
     }
     if front:
         asked["front"] = {"name": front.model_dir.name, "config_sha256": _config_digest(front.config)}
-    return asked
+    traffic = {"workload": workload.model_dump(mode="json"), "grid": [one.id for one in tried], "window_ms": window_ms}
+    return {**asked, **traffic}
 
 
 def within_memory(plan: Plan, *, gpu: bool) -> Plan:
