@@ -54,9 +54,10 @@ matrix: setup ## Export, check and serve every architecture of tests/export/zoo.
 pages: setup ## Run every command of the documentation (half an hour), or of one page: make pages PAGE=tuning.md
 	$(BIN)/pytest -q tests/docs -k '$(PAGE)'
 
-fuzz: setup ## Ask the real server about 1,000 random models, mutate 10,000 repositories, try 2,000 command lines
+fuzz: setup ## Ask the real server about 1,000 random models, mutate 10,000 repositories, try 2,000 command lines, draw new inputs
 	TRITUNE_FUZZ=1000 $(BIN)/pytest -q tests/check/test_live.py tests/check/test_hostile.py
 	TRITUNE_FUZZ=2000 $(BIN)/pytest -q tests/cli/test_fuzz.py
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest -q -m 'hypothesis and not live'
 
 lint: $(STAMP) ## Check style, types and import layers
 	$(BIN)/ruff check .

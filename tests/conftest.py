@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 # No deadline: the machine may be busy. The same examples each time, so that a failure is of the change under test.
-# `make fuzz` looks further, elsewhere each time.
+# `make fuzz` looks further, elsewhere each time (HYPOTHESIS_PROFILE).
 settings.register_profile("tritune", deadline=None, derandomize=True)
 settings.register_profile("fuzz", deadline=None, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tritune"))
