@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from export.source import first_line, missing_library
 from tooling.config.proto import pb
 from tooling.config.templates import environment
-from tooling.errors import UsageError
 from tooling.repository import write_atomic
 from tooling.signature.roles import role
 from tooling.signature.spec import TensorSpec
+from tooling.signature.tokenizer import read_tokenizer
 
 if TYPE_CHECKING:
     from tooling.config.proto import ModelConfig
@@ -103,18 +102,6 @@ def _values(meaning: str, tokens: list[list[int]]) -> list[list[int]]:
 
 def _tokens(tokenizer_dir: Path, rows: int) -> list[list[int]]:
     """Token ids of the texts, cut to the shortest: so the sample needs no padding."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise missing_library(error) from error
-    path = tokenizer_dir / "tokenizer.json"
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises no narrower class
-        raise UsageError(
-            "the tokenizer cannot be read", where=path, got=first_line(error), hint="export the model again"
-        ) from error
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
+    tokenizer = read_tokenizer(tokenizer_dir)
     ids = [list(encoding.ids) for encoding in tokenizer.encode_batch(list(TEXTS[:rows]))]
     return [row[: min(map(len, ids))] or [0] for row in ids]

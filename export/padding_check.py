@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from export.quiet import quiet
-from export.source import first_line, missing_library
+from export.source import first_line
 from export.verify import LIMITS, open_session
 from tooling.console import Console
-from tooling.errors import Refused, UsageError
+from tooling.errors import Refused
 from tooling.repository import locate_model
+from tooling.signature.tokenizer import read_tokenizer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +39,7 @@ def check_padding(
     limit = TOLERANCE if precision == "fp32" else LIMITS[precision].error
     with quiet(console):
         model = _Model(locate_model(model_dir / "1").file, pad_token)
-        encodings = _encode(model_dir / "tokenizer" / "tokenizer.json", max_tokens)
+        encodings = _encode(model_dir / "tokenizer", max_tokens)
         worst = 0.0
         alone = [(e, model.run([e], len(e.ids))) for e in encodings if e.ids]
         for length in sorted({min(edge, _LONGEST) for edge in (*edges, max_tokens)}):
@@ -50,19 +51,9 @@ def check_padding(
     return worst
 
 
-def _encode(path: Path, max_tokens: int) -> list[Any]:
+def _encode(directory: Path, max_tokens: int) -> list[Any]:
     """The texts as the pipeline's step cuts them, and one that is as long as the longest run."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise missing_library(error) from error
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises no narrower class
-        raise UsageError(
-            "the tokenizer cannot be read", where=path, got=first_line(error), hint="export the model again"
-        ) from error
-    tokenizer.no_padding()
+    tokenizer = read_tokenizer(directory)
     tokenizer.enable_truncation(min(max_tokens, _LONGEST))
     return list(tokenizer.encode_batch([*TEXTS, " ".join([_SENTENCE] * _LONGEST)]))
 

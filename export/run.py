@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from tooling.console import Console
 from tooling.errors import UsageError
 from tooling.releases import current_release, release_named
 from tooling.repository import check_model_name, locate_model, write_atomic, writing
-from tooling.staging import publish, staging
+from tooling.staging import link, publish, staging
 
 _OURS: Final = frozenset({VERSION, TOKENIZER_DIR, PROCESSOR_DIR, LABELS_FILE, MANIFEST_FILE})
 
@@ -114,11 +113,4 @@ def _carry_over(model_dir: Path, staged: Path) -> None:
         return set(_OURS).intersection(names) if Path(folder) == model_dir else set()
 
     with writing(staged):
-        shutil.copytree(model_dir, staged, symlinks=True, ignore=ours, copy_function=_link, dirs_exist_ok=True)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
+        shutil.copytree(model_dir, staged, symlinks=True, ignore=ours, copy_function=link, dirs_exist_ok=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tooling.errors import MissingError, Problem, UsageError, install_extra, suggest
-from tooling.repository import is_there
+from tooling.repository import encode, is_there
 
 MODULES_FILE: Final = "modules.json"
 WEIGHTS_FILE: Final = "model.safetensors"
@@ -101,7 +101,7 @@ class Source:
         files |= {module.folder / name for module in self.modules for name in ("config.json", WEIGHTS_FILE)}
         total = hashlib.sha256()
         for path in sorted(path for path in files if path.is_file()):
-            total.update(f"{path.relative_to(self.root)} {file_digest(path)}\n".encode("utf-8", "surrogateescape"))
+            total.update(encode(f"{path.relative_to(self.root)} {file_digest(path)}\n"))
         return total.hexdigest()
 
 

@@ -5,7 +5,6 @@ above its verification.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -34,7 +33,7 @@ from tooling.repository import (
 )
 from tooling.signature.onnx_file import read_onnx
 from tooling.signature.spec import ModelSignature, TensorSpec
-from tooling.staging import publish, staging
+from tooling.staging import link, publish, staging
 
 if TYPE_CHECKING:
     from tooling.config.proto import ModelConfig
@@ -345,15 +344,8 @@ def _write_bucket(plan: _Plan, name: str, edge: int) -> None:
     for tensor in config.input:
         tensor.dims[:] = [edge]
     with staging(plan.sibling(name)) as staged, writing(plan.sibling(name)):
-        shutil.copytree(plan.model_dir / "1", staged / "1", copy_function=_link)
+        shutil.copytree(plan.model_dir / "1", staged / "1", copy_function=link)
         _finish(plan, staged, config)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def _finish(plan: _Plan, staged: Path, config: ModelConfig) -> None:

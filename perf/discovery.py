@@ -37,13 +37,8 @@ class Candidate:
     hint: str | None = None
 
 
-def discover(runtime: Runtime | None = None) -> list[Candidate]:
-    """Every candidate in the order of preference, each started once with `--version`; the first usable one is taken."""
-    return list(candidates(runtime))
-
-
 def candidates(runtime: Runtime | None) -> Iterator[Candidate]:
-    """As `discover`, but a candidate is only looked at when it is asked for."""
+    """Every place in the order of preference; a program is started, with `--version`, when it is asked for."""
     if chosen := os.environ.get(VARIABLE):
         yield _chosen(chosen)
     yield _installed()

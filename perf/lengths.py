@@ -8,14 +8,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tooling.errors import MissingError, UsageError, install_extra
+from tooling.errors import UsageError
+from tooling.signature.tokenizer import read_tokenizer
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
     from tooling.signature.spec import ModelSignature
 
 _SENTENCES = Path(__file__).with_name("data") / "sentences.txt"
+_HINT = "give its directory with --tokenizer, or --lengths and --vocab-size of your own"
 
 
 @cache
@@ -31,34 +31,7 @@ def sentence_lengths(tokenizer_dir: Path) -> tuple[int, ...]:
 
 def token_lengths(texts: Sequence[str], tokenizer_dir: Path) -> tuple[int, ...]:
     """Lengths in tokens, special ones included, of texts with the tokenizer in a directory (see `read_tokenizer`)."""
-    return tuple(len(encoding.ids) for encoding in read_tokenizer(tokenizer_dir).encode_batch(list(texts)))
-
-
-def read_tokenizer(tokenizer_dir: Path) -> Tokenizer:
-    """The tokenizer of a directory, which pads nothing and cuts nothing off.
-
-    Raises UsageError without a readable tokenizer.json, MissingError without the `tokenizers` library.
-    """
-    try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        raise MissingError("the `tokenizers` library is not installed", hint=install_extra("export")) from None
-    file = tokenizer_dir / "tokenizer.json"
-    if not file.is_file():
-        raise UsageError(
-            "the tokenizer is missing",
-            where=tokenizer_dir,
-            got="no tokenizer.json",
-            expected="the tokenizer of the model",
-            hint="give its directory with --tokenizer, or --lengths and --vocab-size of your own",
-        )
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises no narrower class
-        raise UsageError("the tokenizer cannot be read", where=file, got=error, hint="export the model again") from None
-    tokenizer.no_padding()  # all-MiniLM-L6-v2's file pads every text to 128 tokens
-    tokenizer.no_truncation()
-    return tokenizer
+    return tuple(len(encoding.ids) for encoding in read_tokenizer(tokenizer_dir, _HINT).encode_batch(list(texts)))
 
 
 def fit_to_model(lengths: tuple[int, ...], model_dir: Path, *, asked: bool) -> tuple[int, ...]:

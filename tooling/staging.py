@@ -47,6 +47,14 @@ def publish(staged: Path, target: Path) -> None:
     _remove(staged)
 
 
+def link(source: str | Path, target: str | Path) -> None:
+    """A second name for a file; a copy where the file system has none."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 def _renamed(staged: Path, target: Path) -> bool:
     """Move it where nothing stands; False where something does."""
     try:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from perf.rollout.ledger import Entry, Ledger, beside
 from tooling.errors import BUSY, ExternalError, Refused, TrituneError, UsageError
 from tooling.pbtxt.editor import edit
-from tooling.repository import CONFIG_FILE, config_path, read_text, write_atomic, writing
+from tooling.repository import CONFIG_FILE, config_path, encode, read_text, write_atomic, writing
 from tooling.server.running import RunningServer
-from tooling.staging import publish, staging
+from tooling.staging import link, publish, staging
 
 if TYPE_CHECKING:
     from tooling.config.proto import ModelConfig
@@ -75,12 +75,12 @@ class Release:
         newest = max(self.served()) if own_files else max(_versions(files), default=0)
         if not newest:
             raise UsageError("the candidate has no version", where=files, expected="a directory such as 1/")
-        copy = _link if own_files else shutil.copy2
+        copy = link if own_files else shutil.copy2
         own = type(config)()
         own.CopyFrom(config)
         own.ClearField("name")
         own.version_policy.specific.versions[:] = [version]
-        text = edit(read_text(config_source).encode("utf-8", "surrogateescape"), own, config_source)
+        text = edit(encode(read_text(config_source)), own, config_source)
         with staging(self.next_dir) as staged:
             with writing(self.next_dir):
                 for entry in sorted(files.iterdir()):
@@ -126,7 +126,7 @@ class Release:
         self._name_versions([version])
         self.server.load(self.name, settle=False)
         self._require_served([version])
-        write_atomic(self._keep(version, _BEFORE) / self._config_name, _bytes(entry["config"]))
+        write_atomic(self._keep(version, _BEFORE) / self._config_name, entry["config"])
         if self.next_dir.is_dir():
             self._move_in([move for move in self._moves(version) if move[1] != self._config_name], version)
         ledger.note("let go", version=version, unloaded=entry["kept"])
@@ -189,7 +189,7 @@ class Release:
         from tooling.config.proto import pb
         from tooling.pbtxt.message import load
 
-        text = _bytes(read_text(self.config_file) if source is None else source)
+        text = encode(read_text(self.config_file) if source is None else source)
         config = load(text, pb().ModelConfig(), self.config_file)
         config.version_policy.specific.versions[:] = versions
         write_atomic(self.config_file, edit(text, config, self.config_file))
@@ -209,7 +209,7 @@ class Release:
         """Undo a switch that was done, in part or as a whole."""
         before, after = (self._keep(entry["version"], part) for part in (_BEFORE, _AFTER))
         if "config" in entry and not (before / self._config_name).exists():
-            write_atomic(before / self._config_name, _bytes(entry["config"]))
+            write_atomic(before / self._config_name, entry["config"])
         for name in (*entry["replaced"], *entry["added"]):
             here, old = self.model_dir / name, before / name
             began = name in entry["added"] or old.exists()
@@ -262,10 +262,6 @@ def _comparable(config: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "instance_group": groups}
 
 
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
 def _same(one: Path, other: Path) -> bool:
     """Whether two files, or all files of two directories, have the same content."""
     if one.is_dir() and other.is_dir():
@@ -285,14 +281,6 @@ def _copy(source: Path, target: Path, copy: object) -> None:
         shutil.copytree(source, target, copy_function=copy, ignore=shutil.ignore_patterns("__pycache__"))  # type: ignore[arg-type]
     else:
         copy(source, target)  # type: ignore[operator]
-
-
-def _link(source: str | Path, target: str | Path) -> None:
-    """A second name for a file; a copy where the file system has none."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def _move(source: Path, target: Path) -> None:

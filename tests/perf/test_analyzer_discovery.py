@@ -9,7 +9,7 @@ import pytest
 
 from perf import discovery
 from perf.analyzer import find_perf_analyzer
-from perf.discovery import discover
+from perf.discovery import candidates
 from tooling.errors import MissingError
 from tooling.runtime import Runtime
 
@@ -83,7 +83,7 @@ def test_the_program_inside_the_distribution_is_taken_with_the_distribution_s_ve
 def test_a_distribution_that_is_no_use_says_why_and_path_is_next(machine, version, words):
     distribution(machine / "site", version)
     binary = program(machine / "bin" / "perf_analyzer")
-    refused, taken, runtime = discover()
+    refused, taken, runtime = candidates(None)
     assert words in (refused.problem or "")
     assert refused.hint
     assert (taken.command, taken.version, taken.problem) == ((str(binary),), "9.8.7", None)

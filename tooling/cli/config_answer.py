@@ -58,7 +58,9 @@ def answer(console: Console, mode: str, path: Path | None, draft: Draft, *, forc
 
 def _shown(text: str) -> str:
     """A config's text for a terminal: bytes that are no UTF-8, which comments may hold, are replaced."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    from tooling.repository import encode
+
+    return encode(text).decode("utf-8", "replace")
 
 
 def _write(path: Path, draft: Draft, *, force: bool) -> bool:

@@ -106,10 +106,11 @@ def make_draft(source: Source, ask: Ask, present: Present | None, console: Conso
 def _text(config: ModelConfig, edited: Present | None) -> str:
     from tooling.config.render import STYLE, render
     from tooling.pbtxt.editor import edit
+    from tooling.repository import encode
 
     if edited is None:
         return render(config)
-    old = edited.text.encode("utf-8", "surrogateescape")
+    old = encode(edited.text)
     return edit(old, config, edited.path, STYLE).decode("utf-8", "surrogateescape")
 
 
@@ -118,11 +119,12 @@ def _judged(text: str, edited: Present | None, source: Source, ask: Ask) -> tupl
     from tooling.check.draft import judge
     from tooling.check.finding import Severity
     from tooling.check.target import Target
+    from tooling.repository import encode
 
     folder = source.model_dir or Path(ask.name or source.name)
     path = edited.path if edited else folder / "config.pbtxt"
     target = Target(ask.triton(), release_named=True)
-    findings = judge(text.encode("utf-8", "surrogateescape"), path, folder, target)
+    findings = judge(encode(text), path, folder, target)
     refused = [
         Problem(finding.message, str(finding.place) if edited else None, hint=finding.hint)
         for finding in findings

@@ -82,9 +82,9 @@ def _require_place(path: Path, *, force: bool) -> None:
 def _encode(folder: Path | None) -> Encode | None:
     if folder is None:
         return None
-    from perf.lengths import read_tokenizer
+    from tooling.signature.tokenizer import read_tokenizer
 
-    found = read_tokenizer(folder)
+    found = read_tokenizer(folder, "give a directory that holds one with --tokenizer")
     return lambda text: list(found.encode(text, add_special_tokens=False).ids)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tooling.errors import UsageError
 from tooling.project.steps import Tree
-from tooling.repository import write_atomic
+from tooling.repository import encode, write_atomic
 
 _SETTLED_NS = 2_000_000_000
 """A file changed so lately may change again within the same tick of its clock: it is read again next time."""
@@ -54,7 +54,7 @@ class Digests:
             digest = self.file(path)
             if digest is not None:
                 found = True
-                total.update(f"{os.path.relpath(path, self.root)} {digest}\n".encode("utf-8", "surrogateescape"))
+                total.update(encode(f"{os.path.relpath(path, self.root)} {digest}\n"))
         return total.hexdigest() if found else None
 
     def save(self) -> None:

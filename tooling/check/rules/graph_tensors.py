@@ -12,6 +12,7 @@ from tooling.check.rules.ensemble import steps_in_order
 from tooling.check.rules.graph import FIELD, MODEL, STEP, example
 from tooling.check.rules.kinds import advice, dependency
 from tooling.check.sizes import type_name
+from tooling.check.wording import shape_text
 from tooling.errors import suggest
 
 _SOURCE: Final = "ValidateEnsembleConfig (core)"
@@ -199,7 +200,7 @@ def _agree(
             hint="export one of them with the other type, or add a step that casts",
         )
     elif not _fit(first.dims, end.dims) and not _fit(first.full, end.full):
-        one, two = _shape(first.full), _shape(end.full)
+        one, two = shape_text(first.full), shape_text(end.full)
         yield model.find(
             SHAPE,
             f"tensor {tensor}: shape {one} from {first.model}, {two} expected by {end.model}",
@@ -212,10 +213,6 @@ def _agree(
 
 def _fit(one: Sequence[int], two: Sequence[int]) -> bool:
     return len(one) == len(two) and all(a == b or -1 in (a, b) for a, b in zip(one, two, strict=True))
-
-
-def _shape(dims: Sequence[int]) -> str:
-    return f"[{','.join(map(str, dims))}]"
 
 
 def _steps(model: Model) -> list[Any]:

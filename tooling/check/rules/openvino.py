@@ -11,7 +11,7 @@ from tooling.check.files import is_file
 from tooling.check.finding import Evidence, Finding, Place, Stage
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load
-from tooling.check.rules.options import Reads, anything, one_of, unknown, unread
+from tooling.check.rules.options import Reads, anything, one_of, parameter, unknown, unread
 from tooling.check.wording import shape_text, shapes_differ
 from tooling.errors import UsageError, suggest
 from tooling.signature.openvino_ir import read_openvino
@@ -63,7 +63,7 @@ def _example(config: str, ir: str = _IR) -> str:
 
 
 def _parameter(key: str, value: str) -> str:
-    return _example(f'{_CPU}parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n')
+    return _example(_CPU + parameter(key, value))
 
 
 KIND = load(

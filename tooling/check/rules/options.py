@@ -37,6 +37,11 @@ def anything(text: str) -> bool:
     return True
 
 
+def parameter(key: str, value: str) -> str:
+    """A parameter in a config, for the examples of rules."""
+    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
+
+
 def unread(model: Model, known: Mapping[str, Reads]) -> Iterator[tuple[str, str]]:
     """The parameters, with their texts, that the backend reads and cannot make anything of."""
     for key, value in sorted(model.config.parameters.items()):

@@ -12,7 +12,7 @@ from tooling.check.files import is_file
 from tooling.check.finding import Evidence, Finding, Place
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load, note, request
-from tooling.check.rules.options import Reads, boolean, integer, unknown, unread
+from tooling.check.rules.options import Reads, boolean, integer, parameter, unknown, unread
 from tooling.config.proto import pb
 from tooling.errors import UsageError, suggest
 from tooling.signature.torchscript import BY_KEY, TENSORS, TooLarge, read_forward
@@ -36,10 +36,6 @@ _FORWARD: Final = "forward(x: Tensor) -> Tensor"
 
 def _example(config: str, forward: str = _FORWARD) -> str:
     return f'platform: "pytorch_libtorch"\n{config}--- 1/model.onnx\nabsent\n--- 1/model.pt\n{forward}'
-
-
-def _parameter(key: str, value: str) -> str:
-    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
 
 
 BROKEN = load(
@@ -110,7 +106,7 @@ VALUE = load(
     "pytorch-parameter-value",
     "A parameter of the PyTorch backend cannot be read.",
     "Switches are true, on, 1, false, off or 0; thread counts are numbers.",
-    _example(_X + _Y + _parameter("INFERENCE_MODE", "yes")),
+    _example(_X + _Y + parameter("INFERENCE_MODE", "yes")),
     _SOURCE,
     evidence=Evidence.READ,
 )
@@ -118,18 +114,18 @@ UNKNOWN = advice(
     "pytorch-parameter-unknown",
     "The PyTorch backend does not read this parameter.",
     "It is ignored in silence.",
-    _example(_X + _Y + _parameter("INTRA_OP_THREADS", "4")),
+    _example(_X + _Y + parameter("INTRA_OP_THREADS", "4")),
     _SOURCE,
 )
 THREADS = advice(
     "pytorch-threads-shared",
     "Models of one server set different thread counts for PyTorch.",
     "The counts are those of the whole process: the first model that sets them wins.",
-    _example(_X + _Y + _parameter("INTRA_OP_THREAD_COUNT", "4"))
+    _example(_X + _Y + parameter("INTRA_OP_THREAD_COUNT", "4"))
     + '\n--- ../other/config.pbtxt\nplatform: "pytorch_libtorch"\n'
     + _X
     + _Y
-    + _parameter("INTRA_OP_THREAD_COUNT", "2")
+    + parameter("INTRA_OP_THREAD_COUNT", "2")
     + f"--- ../other/1/model.pt\n{_FORWARD}",
     _SOURCE,
 )

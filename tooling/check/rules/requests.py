@@ -13,6 +13,7 @@ from tooling.check.request import Request, Tensor
 from tooling.check.rules.kinds import advice, note, request
 from tooling.check.rules.warmup import fits
 from tooling.check.sizes import element_bytes, protocol_name
+from tooling.check.wording import shape_text
 from tooling.errors import suggest
 
 _SOURCE: Final = "InferenceRequest::Normalize (core)"
@@ -272,8 +273,8 @@ def _tensor(model: Model, sent: Request, tensor: Tensor, listed: Any, place: Pla
             SHAPE,
             f"{sent.label}: {tensor.name}: shape {list(tensor.shape)}, the model takes {full}",
             place=place,
-            says=f"{start}unexpected shape for input '{tensor.name}' for model '{name}'. Expected {_shape(full)}, got "
-            f"{_shape(tensor.shape)}. {_NOTE if batching else ''}",
+            says=f"{start}unexpected shape for input '{tensor.name}' for model '{name}'. Expected {shape_text(full)}, "
+            f"got {shape_text(tensor.shape)}. {_NOTE if batching else ''}",
             hint=f"{tensor.name}: send shape {right}" if right else None,
         )
     elif tensor.values is not None and len(tensor.values) != prod(tensor.shape):
@@ -298,10 +299,6 @@ def _right_shape(shape: Sequence[int], listed: Any, batching: bool) -> list[int]
     if len(shape) == 1 and prod(dims) == 1:
         return [*shape, *dims]
     return [1, *dims] if list(shape) == dims else None
-
-
-def _shape(dims: Sequence[int]) -> str:
-    return f"[{','.join(map(str, dims))}]"
 
 
 def _sequence(model: Model, sent: Request, place: Place) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from tooling.check.files import json_object
 from tooling.check.finding import Evidence, Finding, Stage
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load, note
-from tooling.check.rules.options import Reads, anything, integer, one_of, unknown, unread
+from tooling.check.rules.options import Reads, anything, integer, one_of, parameter, unknown, unread
 
 _SOURCE: Final = "tensorrtllm backend"
 _TYPES: Final = ("V1", "INFLIGHT_BATCHING", "INFLIGHT_FUSED_BATCHING")
@@ -76,14 +76,8 @@ PARAMETERS: Final[Mapping[str, Reads]] = {
         _boolean,
     ),
 }
-
-
-def _parameter(key: str, value: str) -> str:
-    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
-
-
-_TYPE_GIVEN: Final = _parameter("gpt_model_type", "inflight_fused_batching")
-_ENGINE_GIVEN: Final = _parameter("gpt_model_path", "/engines/llm")
+_TYPE_GIVEN: Final = parameter("gpt_model_type", "inflight_fused_batching")
+_ENGINE_GIVEN: Final = parameter("gpt_model_path", "/engines/llm")
 _INPUTS: Final = "".join(
     f'input {{ name: "{name}" data_type: TYPE_INT32 dims: [ 1 ] reshape {{ }} }}\n' for name in _REQUIRED
 )
@@ -113,7 +107,7 @@ WORKER = load(
     "trtllm-worker-path",
     "worker_path is refused: it is called executor_worker_path now.",
     "Its default is right in NVIDIA's images.",
-    _example(_TYPE_GIVEN + _ENGINE_GIVEN + _INPUTS + _parameter("worker_path", "/opt/worker")),
+    _example(_TYPE_GIVEN + _ENGINE_GIVEN + _INPUTS + parameter("worker_path", "/opt/worker")),
     _SOURCE,
     evidence=Evidence.READ,
 )
@@ -121,21 +115,21 @@ VALUE = advice(
     "trtllm-parameter-value",
     "A parameter of TensorRT-LLM cannot be read: its default is taken.",
     "Booleans are True or 1, False or 0; shares lie between 0 and 1. The server only warns in its log.",
-    _example(_TYPE_GIVEN + _ENGINE_GIVEN + _INPUTS + _parameter("batch_scheduler_policy", "max_use")),
+    _example(_TYPE_GIVEN + _ENGINE_GIVEN + _INPUTS + parameter("batch_scheduler_policy", "max_use")),
     _SOURCE,
 )
 UNKNOWN = advice(
     "trtllm-parameter-unknown",
     "The tensorrtllm backend does not read this parameter.",
     "It is ignored in silence.",
-    _example(_TYPE_GIVEN + _ENGINE_GIVEN + _INPUTS + _parameter("kv_cache_free_gpu_memory_fraction", "0.8")),
+    _example(_TYPE_GIVEN + _ENGINE_GIVEN + _INPUTS + parameter("kv_cache_free_gpu_memory_fraction", "0.8")),
     _SOURCE,
 )
 LOOKAHEAD = advice(
     "trtllm-lookahead",
     "decoding_mode is lookahead, and its three sizes are not all given.",
     f"Newer releases refuse it: {', '.join(_LOOKAHEAD)}.",
-    _example(_TYPE_GIVEN + _ENGINE_GIVEN + _INPUTS + _parameter("decoding_mode", "lookahead")),
+    _example(_TYPE_GIVEN + _ENGINE_GIVEN + _INPUTS + parameter("decoding_mode", "lookahead")),
     _SOURCE,
 )
 INPUTS = advice(
@@ -158,7 +152,7 @@ BUILT = advice(
     "The config asks more of the engine than it was built for.",
     "Batch, beams and chunked context are limited by the build: what is beyond is refused, or falls back. "
     "The engine's config.json is read where gpt_model_path is a directory on this machine.",
-    _example(_TYPE_GIVEN + _parameter("gpt_model_path", "/models/example/1") + _INPUTS)
+    _example(_TYPE_GIVEN + parameter("gpt_model_path", "/models/example/1") + _INPUTS)
     + '\n--- 1/config.json\n{"version": "0.14.0", "build_config": {"max_batch_size": 4}}',
     _SOURCE,
 )
@@ -167,7 +161,7 @@ RELATIVE = advice(
     "The path of an engine is not absolute.",
     "It is looked for below the directory that the server was started in (/opt/tritonserver in NVIDIA's images), not "
     "beside the config.",
-    _example(_TYPE_GIVEN + _INPUTS + _parameter("gpt_model_path", "engines/llm")),
+    _example(_TYPE_GIVEN + _INPUTS + parameter("gpt_model_path", "engines/llm")),
     "triton-inference-server/tensorrtllm_backend#727",
     evidence=Evidence.REPORTED,
 )
@@ -175,7 +169,7 @@ VERSION = load(
     "trtllm-engine-version",
     "The engine was built by another TensorRT-LLM than the release's.",
     "An engine runs under the version that built it. Judged where a release is named, or a compose file names one.",
-    _example(_TYPE_GIVEN + _parameter("gpt_model_path", "/models/example/1") + _INPUTS)
+    _example(_TYPE_GIVEN + parameter("gpt_model_path", "/models/example/1") + _INPUTS)
     + '\n--- 1/config.json\n{"version": "0.12.0", "build_config": {}}\n--- options\n--release 24.10',
     _SOURCE,
     evidence=Evidence.READ,

@@ -11,7 +11,7 @@ from tooling.check.files import exists, is_file
 from tooling.check.finding import Evidence, Finding
 from tooling.check.model import Model
 from tooling.check.rules.kinds import advice, load
-from tooling.check.rules.options import unknown
+from tooling.check.rules.options import parameter, unknown
 from tooling.errors import UsageError
 from tooling.signature.plan_manifest import read_manifest
 from tooling.signature.tensorrt_plan import manifest_path
@@ -87,8 +87,7 @@ STRATEGY = load(
     "plan-allocation-strategy",
     f"{_ALLOCATION} is none of its values.",
     "STATIC or ON_PROFILE_CHANGE, in capitals.",
-    _example(f'parameters {{ key: "{_ALLOCATION}" value {{ string_value: "static" }} }}\n')
-    + "\n--- options\n--release 25.05",
+    _example(parameter(_ALLOCATION, "static")) + "\n--- options\n--release 25.05",
     _SOURCE,
     evidence=Evidence.READ,
     since="25.05",
@@ -97,7 +96,7 @@ MULTI_DEVICE = load(
     "plan-multi-device",
     "An engine over several GPUs is not set up as such.",
     "It needs KIND_MODEL and `multi_device_gpus` with two GPUs or more, as `0,1`.",
-    _example(f'parameters {{ key: "{_MULTI}" value {{ string_value: "true" }} }}\n') + "\n--- options\n--release 26.06",
+    _example(parameter(_MULTI, "true")) + "\n--- options\n--release 26.06",
     _SOURCE,
     evidence=Evidence.READ,
     since="26.06",
