@@ -129,6 +129,16 @@ def test_a_directory_without_a_model(judge: Judge, tmp_path: Path) -> None:
     assert found["message"] == f"model: {tmp_path / 'empty'} holds no config.json"
 
 
+def test_a_tokenizer_alone_is_no_model(judge: Judge, tmp_path: Path) -> None:
+    words, config = tmp_path / "words", tmp_path / "config"
+    for file in (words / "tokenizer.json", config / "config.json"):
+        file.parent.mkdir()
+        file.write_text("{}")
+    (found,) = judge(json=json.dumps({"model": str(words), "tokenizer": str(words)}))
+    assert found["message"] == f"model: {words} holds no config.json"
+    assert judge(json=json.dumps({"model": str(words), "hf_config_path": str(config)})) == []
+
+
 def test_tokenizers_and_drafts_are_models_too(judge: Judge) -> None:
     draft = {"model": "./draft", "num_speculative_tokens": 3}
     found = judge(json=json.dumps({"model": "org/llm", "tokenizer": "./words", "speculative_config": draft}))

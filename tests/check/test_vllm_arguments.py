@@ -185,3 +185,29 @@ def test_a_context_of_no_tokens(judge: Judge, context: int) -> None:
 
 def test_a_context_that_the_engine_chooses(judge: Judge) -> None:
     assert judge({"max_model_len": -1}) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "enable_lora without multi_lora.json"),
+        (
+            "",
+            "multi_lora.json: not a JSON file (got an empty file; expected a JSON object with adapters' names and",
+        ),
+        ('["/a"]', "multi_lora.json: not a JSON object (got a list;"),
+        ('{"a": 3}', "multi_lora.json: the path of a is `3`"),
+    ],
+)
+def test_adapters_are_listed_by_names_and_paths(
+    tmp_path: Path, check: Callable[..., dict[str, Any]], text: str | None, said: str
+) -> None:
+    version = tmp_path / "repository" / "llm" / "1"
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").write_text('backend: "vllm"\n')
+    (version / "model.json").write_text('{"model": "org/llm", "enable_lora": true}')
+    if text is not None:
+        (version / "multi_lora.json").write_text(text)
+    (finding,) = (f for f in check(version.parents[1])["findings"] if f["rule"].startswith("vllm-"))
+    assert (finding["rule"], finding["severity"]) == ("vllm-lora-missing", "error")
+    assert finding["message"].startswith(said)

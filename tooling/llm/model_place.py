@@ -21,7 +21,8 @@ EMBEDDED_AT: Final = Path("/")
 _ID: Final = re.compile(r"(?!.*(?:--|\.\.))(\b[\w.-]+\b/)?\b[\w.-]{1,96}\b(/[\w.-]+\.gguf|:[\w.-]+)?")
 _NAMED: Final = ("model", "tokenizer", "hf_config_path", "speculative_model")
 _DRAFTS: Final = ("model", "speculative_model", "speculative_model_dir")
-_CONFIGS: Final = ("config.json", "params.json", "adapter_config.json", "tokenizer_config.json", "tokenizer.json")
+_WHOLE: Final = ("config.json", "params.json")
+_PARTS: Final = ("adapter_config.json", "tokenizer_config.json", "tokenizer.json")
 
 
 def named_models(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -53,11 +54,16 @@ def beside(text: str, folder: Path) -> Path | None:
     return None
 
 
-def holds_model(folder: Path) -> bool:
-    """Whether a directory looks like that of a model, a tokenizer or an adapter."""
-    if any(_seen(folder / name, Path.is_file) for name in _CONFIGS):
+def holds_config(folder: Path) -> bool:
+    """Whether a directory holds what an engine reads of a model first: its config, or a file with everything in it."""
+    if any(_seen(folder / name, Path.is_file) for name in _WHOLE):
         return True
     return _seen(folder, lambda path: path.is_dir() and any(path.glob("*.gguf")))
+
+
+def holds_model(folder: Path) -> bool:
+    """Whether a directory looks like that of a model, a tokenizer or an adapter."""
+    return holds_config(folder) or any(_seen(folder / name, Path.is_file) for name in _PARTS)
 
 
 def require_models(arguments: Mapping[str, Any], file: Path) -> None:

@@ -16,6 +16,7 @@ from tooling.check.rules.kinds import advice, note
 from tooling.llm.model_place import (
     beside,
     folders,
+    holds_config,
     holds_model,
     how_to_get,
     hub_cache,
@@ -61,7 +62,8 @@ def arguments_file(model: Model, place: Place, path: Path, arguments: Mapping[st
     """What does not depend on the engine; `path` is the file of its arguments, JSON or YAML."""
     yield from twice(model, place, path)
     for name, text in named_models(arguments):
-        yield from elsewhere(model, place, path.parent, name, text)
+        whole = name == "model" and not arguments.get("hf_config_path")
+        yield from elsewhere(model, place, path.parent, name, text, whole=whole)
 
 
 def twice(model: Model, place: Place, path: Path) -> Iterator[Finding]:
@@ -71,14 +73,17 @@ def twice(model: Model, place: Place, path: Path) -> Iterator[Finding]:
         yield model.find(TWICE, f"{key} stands {_times(len(values))}: {shown}", place=place, hint="keep the last one")
 
 
-def elsewhere(model: Model, place: Place, folder: Path, name: str, text: str) -> Iterator[Finding]:
-    """A model that is named by the path `text` in a file of the version directory `folder`."""
+def elsewhere(
+    model: Model, place: Place, folder: Path, name: str, text: str, *, whole: bool = False
+) -> Iterator[Finding]:
+    """A model that is named by the path `text` in a file of the version directory `folder`; of a `whole` one the config
+    is needed, and not its tokenizer alone."""
     path, meant = Path(text), beside(text, folder)
     if path.is_absolute():
         if not exists(path) and not _mounted(path, folder):
             said = f"{name}: nothing stands at {text} on this machine"
             yield model.find(ELSEWHERE, said, place=place, hint="right where the server has it there: mount it so")
-        elif path.is_dir() and closed(path) is None and not holds_model(path):
+        elif path.is_dir() and closed(path) is None and not (holds_config if whole else holds_model)(path):
             yield model.find(ELSEWHERE, f"{name}: {text} holds no config.json", place=place)
     elif meant is not None or is_path(text):
         said = f"{name}: `{text}` is not looked for beside this file, but below the directory the server was started in"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -83,8 +84,8 @@ KIND = load(
 )
 LORA = load(
     "vllm-lora-missing",
-    "LoRA is switched on, and multi_lora.json is missing.",
-    "It names the adapters and where they are.",
+    "LoRA is switched on, and multi_lora.json is missing, or no object of names and paths.",
+    "It names the adapters and where they are: each by a path or a Hugging Face id.",
     _example('{"model": "org/llm", "enable_lora": "true"}'),
     "vLLM backend",
     evidence=Evidence.READ,
@@ -143,16 +144,21 @@ def vllm(model: Model) -> Iterator[Finding]:
             yield from _check(model, folder, place, arguments)
 
 
-def _arguments(path: Path) -> dict[str, Any]:
-    """The engine's arguments of a version. Raises UsageError for what is no JSON object that names a model."""
+def _content(path: Path) -> bytes:
+    """Raises UsageError for what cannot be read."""
     try:
         content = read_limited(path, _LARGEST)
     except OSError as error:
         raise UsageError("cannot be read", got=error.strerror) from None
     if content is None:
-        expected = f"engine arguments, of {_LARGEST >> 10} KiB at most"
-        raise UsageError("too large", got=f"{path.stat().st_size >> 10} KiB", expected=expected)
-    arguments = parse_arguments(content, path)
+        got, expected = f"{path.stat().st_size >> 10} KiB", f"{_LARGEST >> 10} KiB at most"
+        raise UsageError("too large", got=got, expected=expected)
+    return content
+
+
+def _arguments(path: Path) -> dict[str, Any]:
+    """The engine's arguments of a version. Raises UsageError for what is no JSON object that names a model."""
+    arguments = parse_arguments(_content(path), path)
     if problem := unnamed(arguments, path):
         raise UsageError(problems=[problem])
     return arguments
@@ -224,11 +230,20 @@ def _adapters(model: Model, folder: Path, place: Place) -> Iterator[Finding]:
             place=place,
             says=f"Triton backend cannot find {path}.",
         )
+        return
     place = Place(model.shown_path(path))
+    try:
+        adapters = parse_arguments(_content(path), path)
+    except UsageError as error:
+        problem = replace(error.problems[0], where=None, expected="a JSON object with adapters' names and paths")
+        yield model.find(LORA, f"{_ADAPTERS}: {problem}", place=place)
+        return
     yield from twice(model, place, path)
-    for name, text in (json_object(path) or {}).items():
+    for name, text in adapters.items():
         if isinstance(text, str) and text:
             yield from elsewhere(model, place, folder, name, text)
+        else:
+            yield model.find(LORA, f"{_ADAPTERS}: the path of {name} is `{json.dumps(text)[:60]}`", place=place)
 
 
 def memory(models: Mapping[str, Model]) -> Iterator[Finding]:
