@@ -1,11 +1,11 @@
 """Continuous against static batching of generations, on the embedded server with the real vLLM.
 
-    python benchmarks/llm_batching.py [--rounds N] [--requests N]
+    python benchmarks/llm_batching.py [--only traffic|streams] [--rounds N] [--requests N] [--seconds S]
 
 Both sides are the same engine with the same 8 places, the same prompts and the same numbers of tokens. Continuous: a
 request is sent when it comes up, and joins the running batch at the next step. Static: a batch is sent when the one
 before it is answered whole. Needs `make setup-llm`. The model is a random Llama: tokens cost what they cost in a real
-one, and mean nothing.
+one, and mean nothing. A round of the traffic takes five minutes, the streams four.
 """
 
 from __future__ import annotations
@@ -16,13 +16,18 @@ import os
 import random
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from perf.generation import Answer, Ask, generate
 from perf.llm_curve import text
+from perf.llm_traffic import figures as under_load
+from perf.sim.llm import percentiles
+from perf.slo import Slo
 from tooling.runtime import find_llm, find_runtime
 from tooling.server import EmbeddedServer, ServerOptions
 
@@ -79,11 +84,12 @@ def add_model(repository: Path, name: str, model: Path, **arguments: Any) -> Non
 
 
 @contextmanager
-def serving(repository: Path, name: str) -> Iterator[EmbeddedServer]:
+def serving(repository: Path, *names: str) -> Iterator[EmbeddedServer]:
     runtime = find_runtime()
     find_llm(runtime)
     with EmbeddedServer(repository, runtime, ServerOptions(load_timeout_s=300)) as server:
-        server.load(name)
+        with ThreadPoolExecutor() as pool:  # an engine that starts uses one core
+            list(pool.map(server.load, names))
         yield server
 
 
@@ -93,22 +99,15 @@ def requests(count: int, rng: random.Random) -> list[Ask]:
     return [Ask(text(rng.randint(8, 64), rng), rng.randint(*rng.choice(lengths))) for _ in range(count)]
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[int(share * (len(ordered) - 1) + 0.5)]
-
-
 def figures(asks: Sequence[Ask], answers: Sequence[Answer]) -> dict[str, float]:
     assert [a.tokens for a in answers] == [ask.tokens for ask in asks], "every request gets exactly its tokens"
-    span_s = max(a.times_s[-1] for a in answers) - min(a.due_s for a in answers)
-    short = [a.latency_s for a, ask in zip(answers, asks, strict=True) if ask.tokens <= SHORT]
-    ttft = [a.ttft_s for a in answers]
+    short_us = [a.latency_s * 1e6 for a, ask in zip(answers, asks, strict=True) if ask.tokens <= SHORT]
+    seen = under_load(answers)
+    times = {"TTFT p50": "ttft_p50_us", "TTFT p95": "ttft_p95_us", "ITL p95": "itl_p95_us"}
     return {
-        "tokens/s": sum(ask.tokens for ask in asks) / span_s,
-        "TTFT p50 ms": quantile(ttft, 0.5) * 1e3,
-        "TTFT p95 ms": quantile(ttft, 0.95) * 1e3,
-        "short p95 ms": quantile(short, 0.95) * 1e3,
-        "ITL p95 ms": quantile([a.itl_s for a in answers if a.itl_s is not None], 0.95) * 1e3,
+        "tokens/s": seen["tokens_per_s"],
+        **{f"{name} ms": seen[figure] / 1e3 for name, figure in times.items()},
+        "short p95 ms": percentiles(short_us)["p95_us"] / 1e3,
     }
 
 
@@ -126,43 +125,87 @@ def scenarios(asks: Sequence[Ask], capacity_rps: float, rng: random.Random) -> d
     }
 
 
-def capacity(run: Callable[[int], dict[str, float]], ttft_ms: float, itl_ms: float) -> int:
-    """The most streams at once of those tried whose p95 of TTFT and ITL keep the limits."""
-    kept = 0
-    for streams in (2, 4, 6, 8, 12, 16):
-        seen = run(streams)
-        if seen["TTFT p95 ms"] > ttft_ms or seen["ITL p95 ms"] > itl_ms:
-            break
-        kept = streams
-    return kept
+SIDES = ("continuous", "static")
+STREAMS = (2, 4, 6, 8, 12)
+"""One alone is the same on both sides."""
+SLO = Slo.parse("ttft_p95<1s,itl_p95<100ms")
+"""What a reader asks for: words within a second, and ten tokens a second, which is faster than reading."""
+MISSED = 2
+"""A side is done when it has missed the limits at so many numbers of streams."""
 
 
 def compare(server: EmbeddedServer, count: int, rounds: int) -> None:
     rng = random.Random(7)
     asks = requests(count, rng)
-    sides: dict[str, dict[str, Any]] = {"continuous": {}, "static": {"clients": PLACES, "whole_batches": True}}
     generate(server.grpc_url, "llm", asks[:PLACES], clients=PLACES)  # warm
     full = figures(asks, generate(server.grpc_url, "llm", asks, due_s=[0.0] * count))
     mean_tokens = statistics.mean(ask.tokens for ask in asks)
     print(f"{count} requests, {mean_tokens:.0f} tokens on average; load average {os.getloadavg()[0]:.1f}")
     for name, due_s in scenarios(asks, full["tokens/s"] / mean_tokens, rng).items():
-        seen: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
-        for turn in range(rounds):
-            for side in list(sides) if turn % 2 == 0 else list(sides)[::-1]:
-                seen[side].append(figures(asks, generate(server.grpc_url, "llm", asks, due_s=due_s, **sides[side])))
-        for side, runs in seen.items():
+
+        def run(side: str, due_s: list[float] = due_s) -> dict[str, float]:
+            static = side == "static"
+            places = PLACES if static else None
+            answers = generate(server.grpc_url, "llm", asks, due_s=due_s, clients=places, whole_batches=static)
+            return figures(asks, answers)
+
+        for side, runs in in_turn(run, SIDES, rounds).items():
             print(f"{name:<28} {side:<11}" + "".join(f"  {key} {spread([r[key] for r in runs])}" for key in runs[0]))
-    first = asks[: count // 2]
 
-    def streams(side: str) -> Callable[[int], dict[str, float]]:
-        batch = side == "static"
-        return lambda n: figures(
-            first, generate(server.grpc_url, "llm", first, due_s=None, clients=n, whole_batches=batch)
-        )
 
-    limits = {"ttft_ms": 250.0, "itl_ms": 50.0}
-    for side in sides:
-        print(f"streams at once with TTFT p95 ≤ 250 ms, ITL p95 ≤ 50 ms, {side}: {capacity(streams(side), **limits)}")
+def in_turn(
+    run: Callable[[str], dict[str, float]], sides: Sequence[str], rounds: int
+) -> dict[str, list[dict[str, float]]]:
+    """The figures of each side in each round; rounds go forward and backward."""
+    seen: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+    for turn in range(rounds):
+        for side in sides if turn % 2 == 0 else sides[::-1]:
+            seen[side].append(run(side))
+    return seen
+
+
+def medians(runs: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(one[name] for one in runs) for name in runs[0]}
+
+
+def shown(runs: Sequence[dict[str, float]]) -> str:
+    """Tokens a second, and the 95th percentiles of the times to and between tokens."""
+    tokens = spread([one["tokens_per_s"] for one in runs])
+    ttft, itl = (spread([one[f"{name}_p95_us"] / 1e3 for one in runs]) for name in ("ttft", "itl"))
+    return f"tokens/s {tokens}  TTFT p95 ms {ttft}  ITL p95 ms {itl}"
+
+
+def streams(server: EmbeddedServer, rounds: int, seconds: float) -> None:
+    """How many clients, each of whom sends its next request when its last is answered, keep the limits.
+
+    Both sides are measured in the same rounds at each number, and judged by the medians of the rounds. After `seconds`
+    no further number is begun.
+    """
+    rng = random.Random(7)
+    asks, begin = requests(3 * max(STREAMS), rng), time.monotonic()
+    generate(server.grpc_url, "llm", asks[:PLACES], clients=PLACES)  # warm
+    held: dict[str, dict[int, bool]] = {side: {} for side in SIDES}
+    print(f"limits: {SLO}")
+    for clients in STREAMS:
+        sent = asks[: max(16, 3 * clients)]
+        sides = [side for side in SIDES if list(held[side].values()).count(False) < MISSED]
+        if not sides or time.monotonic() - begin > seconds:
+            break
+
+        def run(side: str, clients: int = clients, sent: list[Ask] = sent) -> dict[str, float]:
+            whole = side == "static"
+            answers = generate(server.grpc_url, "llm", sent, clients=clients, whole_batches=whole)
+            assert [a.tokens for a in answers] == [ask.tokens for ask in sent], "every request gets exactly its tokens"
+            return under_load(answers)
+
+        for side, runs in in_turn(run, sides, rounds).items():
+            held[side][clients] = SLO.met(medians(runs)) is True
+            said = "kept" if held[side][clients] else "missed"
+            load = f"{said}; load average {os.getloadavg()[0]:.1f}"
+            print(f"{clients:>2} streams  {side:<11}{shown(runs)}  {load}", flush=True)
+    for side, levels in held.items():
+        kept, missed = ([n for n, one in levels.items() if one is answer] for answer in (True, False))
+        print(f"streams that kept the limits, {side}: {kept or 'none'}; that missed them: {missed or 'none'}")
 
 
 def spread(values: Sequence[float]) -> str:
@@ -171,15 +214,20 @@ def spread(values: Sequence[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--requests", type=int, default=64)
+    parser.add_argument("--only", choices=("traffic", "streams"))
+    parser.add_argument("--rounds", type=int, help="default: 1 of the traffic, 3 of the streams")
+    parser.add_argument("--requests", type=int, default=64, help="of the traffic")
+    parser.add_argument("--seconds", type=float, default=200, help="of the streams")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = make_llama(Path(folder) / "llama", **SMALL)
         repository = Path(folder) / "repository"
         add_model(repository, "llm", model)
         with serving(repository, "llm") as server:
-            compare(server, options.requests, options.rounds)
+            if options.only != "streams":
+                compare(server, options.requests, options.rounds or 1)
+            if options.only != "traffic":
+                streams(server, options.rounds or 3, options.seconds)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from llm_batching import PLACES, SMALL, add_model, make_llama, quantile, serving
+from llm_batching import PLACES, SMALL, add_model, make_llama, serving
 
 from perf.generation import Ask, generate
 from perf.llm_curve import measure_steps, text
+from perf.llm_traffic import figures
 from perf.sim.llm import EngineSettings, Generation, LlmPrediction, simulate_llm
 from tooling.server import EmbeddedServer
 
@@ -103,9 +104,8 @@ def played(asks: Sequence[Ask], times: Sequence[float] | None = None) -> list[Ge
 def live(
     server: EmbeddedServer, asks: list[Ask], times: list[float] | None, clients: int | None
 ) -> tuple[float, float]:
-    answers = generate(server.grpc_url, "llm", asks, due_s=times, clients=clients)
-    span_s = max(a.times_s[-1] for a in answers) - min(a.due_s for a in answers)
-    return sum(a.tokens for a in answers) / span_s, quantile([a.ttft_s for a in answers], 0.95) * 1e3
+    seen = figures(generate(server.grpc_url, "llm", asks, due_s=times, clients=clients))
+    return seen["tokens_per_s"], seen["ttft_p95_us"] / 1e3
 
 
 def report(point: Point, predicted: LlmPrediction, seen: Sequence[tuple[float, float]]) -> bool:
