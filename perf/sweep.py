@@ -39,8 +39,8 @@ PREFERRED = (2, 4, 8, 16, 32)
 HELPS = 1.05
 """Preferred sizes, padding and a second look stay out unless they are predicted to gain as much."""
 
-Group = tuple[Setting, bool, bool]
-"""What the curve may get wrong as a whole: instances and threads, merging or not, padding or not."""
+Group = tuple[Setting, bool, bool, bool]
+"""What a prediction may get wrong as a whole: instances and threads, merging or not, waiting or not, padding or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,8 @@ class Sweep:
 
     def group(self, one: Candidate) -> Group:
         merged = one.knobs.dynamic_batching and one.knobs.max_batch_size > 1
-        return self.setting(one.knobs), merged, bool(one.edges)
+        waits = merged and one.knobs.max_queue_delay_us > 0
+        return self.setting(one.knobs), merged, waits, bool(one.edges)
 
     @cached_property
     def default(self) -> Expected:
@@ -206,7 +207,17 @@ class Sweep:
         for found in self.expected:
             if found.candidate.changed and self.group(found.candidate) not in skipped:
                 groups.setdefault(self.group(found.candidate), []).append(found)
-        return sorted((self.simplest(members) for members in groups.values()), key=self.merit, reverse=True)
+        those = [self.simplest(members) for key, members in groups.items() if self._worth(key, groups)]
+        return sorted(those, key=self.merit, reverse=True)
+
+    def _worth(self, key: Group, groups: Mapping[Group, Sequence[Expected]]) -> bool:
+        """Whether a group that waits is predicted to gain by it; any other group is worth a look."""
+        setting, merged, waits, padded = key
+        at_once = groups.get((setting, merged, False, padded))
+        if not waits or not at_once:
+            return True
+        (tier, score), (other_tier, other_score) = (max(map(self.merit, found)) for found in (groups[key], at_once))
+        return tier > other_tier or (tier == other_tier and score > other_score + ALIKE * abs(other_score))
 
     def simplest(self, members: Sequence[Expected]) -> Expected:
         """The best, or what is predicted as good with fewer changes, a shorter delay, a smaller batch."""
