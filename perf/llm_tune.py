@@ -338,9 +338,11 @@ def _add(
         try:
             server.load(name, config)
         except Refused as error:
+            # the copy is gone when this is read
+            problems = [replace(p, what=p.what.replace(str(repository / name), str(model_dir))) for p in error.problems]
             if name not in unsure:
-                raise
-            return error
+                raise Refused(problems=problems) from None
+            return Refused(problems=problems)
         return None
 
     with ThreadPoolExecutor() as pool:

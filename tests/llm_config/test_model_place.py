@@ -245,3 +245,51 @@ def test_other_words_of_an_engine_stay_as_they_are(backend: Any, file: Path, tmp
     other = "contains custom code; inspect it at https://hf.co/org/llm and pass trust_remote_code=True"
     assert backend.in_plain_words(other, file.parent, {"model": "org/llm"}) == other
     assert backend.in_plain_words(AWAY, file.parent, {"model": str(tmp_path)}) == AWAY, "no id was asked for"
+
+
+def test_a_directory_without_a_model_is_refused_before_an_engine_starts(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "tokenizer.json").write_text("{}")
+    arguments = {"model": str(tmp_path / "words"), "tokenizer": str(tmp_path / "words")}
+    with pytest.raises(UsageError, match=r"`model` is a directory without a model \(got .*; expected config\.json"):
+        require_models(arguments, file)
+    require_models({**arguments, "hf_config_path": str(tmp_path)}, file)
+
+
+WRAPPED = "1 validation error for ModelConfig\n  Value error, {} [type=value_error, input_value=ArgsKwargs((), {{}})]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (WRAPPED.format("max_model_len must be a positive integer"), "max_model_len must be a positive integer"),
+        (WRAPPED.format("type `foo` is unknown.\n\nYou can update"), "type `foo` is unknown."),
+        (
+            WRAPPED.format(
+                "Model architectures ['Foo'] are not supported for now. Supported architectures: dict_keys(['A'])"
+            ),
+            "Model architectures ['Foo'] are not supported for now.",
+        ),
+        (
+            "1 validation error for ModelConfig\nseed\n  Input should be an integer [type=int",
+            "seed Input should be an integer",
+        ),
+        ("No available memory for the cache blocks.\nTry more", "No available memory for the cache blocks. Try more"),
+    ],
+)
+def test_an_engine_speaks_of_this_model_only(backend: Any, file: Path, text: str, said: str) -> None:
+    assert backend.in_plain_words(BEGIN + text, file.parent, {"model": "/llama"}) == BEGIN + said
+
+
+def test_an_engine_that_asked_in_vain_says_it_in_the_words_of_pydantic_too(backend: Any, file: Path) -> None:
+    said = backend.in_plain_words(BEGIN + WRAPPED.format(AWAY), file.parent, {"model": "org/llm"})
+    assert said.endswith(f". {BEGIN}{AWAY}")
+
+
+def test_a_directory_without_a_tokenizer(backend: Any, file: Path) -> None:
+    text = "Couldn't instantiate the backend tokenizer from one of: \n(1) a `tokenizers` library serialization file"
+    said = backend.in_plain_words(BEGIN + text, file.parent, {"model": "/llama"})
+    assert said.startswith(
+        f"'/llama', which '{file}' names, holds no tokenizer that the engine can read: put tokenizer.json"
+    )
+    assert "'/words', which" in backend.in_plain_words(text, file.parent, {"model": "/llama", "tokenizer": "/words"})

@@ -82,7 +82,11 @@ def misread(arguments: Mapping[str, Any], file: Path) -> str | None:
 def _missing(arguments: Mapping[str, Any], file: Path) -> Iterator[Problem]:
     """Every model that is named and not found."""
     for name, text in named_models(arguments):
-        here = _seen(EMBEDDED_AT / text, Path.exists) or "://" in text
+        path, needs = EMBEDDED_AT / text, name == "model" and not arguments.get("hf_config_path")
+        if needs and _seen(path, Path.is_dir) and not holds_config(path):
+            what, expected = f"`{name}` is a directory without a model", "config.json, params.json or a GGUF file in it"
+            yield Problem(what, str(file), f"`{text}`", expected, "name the directory that the model was saved to")
+        here = _seen(path, Path.exists) or "://" in text
         if not here and (problem := _not_found(name, text, file)):
             yield problem
 

@@ -23,6 +23,9 @@ _AWAY = re.compile(
     r"|name resolution|Name or service not known|Network is unreachable|Max retries exceeded|All connection attempts",
     re.I,
 )
+_VALIDATION = re.compile(r"\d+ validation errors? for \w+\n\s*(?:Value error, )?(.*?)(?: \[type=.*|\Z)", re.S)
+"""What pydantic puts around the words of an error."""
+_KNOWN = re.compile(r" Supported architectures: dict_keys\(.*?\]\)\.?", re.S)
 
 
 def named_models(arguments):
@@ -61,7 +64,10 @@ def require_models(folder, arguments):
 
 
 def in_plain_words(text, folder, arguments):
-    """Why an engine does not start: in plain words where it asked Hugging Face in vain, else the engine's own."""
+    """Why an engine does not start: in plain words where it asked Hugging Face in vain or found no tokenizer, else the
+    engine's own, without lists and addresses that say nothing of this model."""
+    text, file = _VALIDATION.sub(r"\1", text), folder / ARGUMENTS
+    first = text.split("\n")[0]
     reason = None
     if _CLOSED.search(text):
         reason = "Hugging Face knows no such model, or gives it only to those who log in (`hf auth login`, HF_TOKEN)"
@@ -69,9 +75,15 @@ def in_plain_words(text, folder, arguments):
         reason = "Hugging Face cannot be reached from here"
     ids = [(name, one) for name, one in named_models(arguments) if _ID.fullmatch(one) and not _seen(one, Path.exists)]
     lacking = [(name, one) for name, one in ids if not in_cache(one)] or ids
-    if reason is None or not lacking:
-        return text
-    return f"{_not_got(lacking, folder / ARGUMENTS, reason)}. {text.splitlines()[0]}"
+    if reason is not None and lacking:
+        return f"{_not_got(lacking, file, reason)}. {first}"
+    if "instantiate the backend tokenizer" in text:
+        place = arguments.get("tokenizer") or arguments.get("model")
+        return (
+            f"'{place}', which '{file}' names, holds no tokenizer that the engine can read: put tokenizer.json there, "
+            f"or name the directory of another as `tokenizer`. {first}"
+        )
+    return " ".join(_KNOWN.sub("", text.split("\n\n")[0]).split())
 
 
 def hub_cache():
