@@ -3,7 +3,7 @@ above release."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -93,17 +93,16 @@ class Gates:
         if demands.canary is None or not measuring <= set(demands.skip):
             require_writable(self._scratch / "slo.json")
 
-    def run(self, gates: Sequence[str], ended: Callable[[], bool]) -> list[Passage]:
-        """Pass them in order; the first that fails is the last, as is the one after which somebody has `ended` it."""
-        passages = []
+    def run(self, gates: Sequence[str], ended: Callable[[], bool]) -> Iterator[Passage]:
+        """Pass them in order, each told when it is passed; the first that fails is the last, as is the one after which
+        somebody has `ended` it."""
         with self._console.progress("gates", len(gates)) as progress:
             for name in gates:
                 passage = self._skipped(name) or getattr(self, f"_{name}")()
-                passages.append(passage)
                 progress.step(f"{name}: {passage.outcome}")
+                yield passage
                 if passage.outcome == "failed" or ended():
                     break
-        return passages
 
     def answers(self) -> list[Tensors]:
         """What the served model answers to the canary requests now."""

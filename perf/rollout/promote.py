@@ -217,9 +217,10 @@ class _Run:
                 self._release.drop_candidate()
 
     def _after_gates(self, version: int, names: tuple[str, ...], had: float) -> Promotion:
-        passages = self._gates.run(names, self._ledger.asked_to_end)
-        for passage in passages:
+        passages = []
+        for passage in self._gates.run(names, self._ledger.asked_to_end):
             self._ledger.note("gate", version=version, **passage.to_dict())
+            passages.append(passage)
         if self._ledger.asked_to_end():
             return self._taken_back(version, passages)
         if passages[-1].outcome == "failed":

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from perf.rollout.ledger import LOG, beside, read
 from tooling.server import EmbeddedServer, ServerOptions
 
+FAST = ("--skip", "slo", "--skip", "ab", "--hold", "0s")
 CONFIG = """# what the users of this model agreed on
 backend: "onnxruntime"
 max_batch_size: 8
@@ -94,15 +99,16 @@ def serving(runtime: Any) -> Callable[..., Any]:
 
 
 class Traffic:
-    """`connections` tasks that ask the model without pause, on a thread of their own."""
+    """`connections` tasks that ask the model, each again after `pause_s`, on a thread of their own. `seen` counts the
+    answers by the model and version that they name; `factors` are how many times the input those answers were."""
 
-    def __init__(self, url: str, model: str, connections: int = 32, **options: Any) -> None:
+    def __init__(self, url: str, model: str, connections: int = 32, pause_s: float = 0, **options: Any) -> None:
         self.seen: Counter[tuple[str, str]] = Counter()
+        self.factors: defaultdict[tuple[str, str], set[float]] = defaultdict(set)
         self.wrong: list[str] = []
         self.failed: list[str] = []
-        self.slowest_s = 0.0
+        self._pause_s = pause_s
         self._stop = threading.Event()
-        self._started = time.monotonic()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run(url, model, connections, options)))
 
     def __enter__(self) -> Traffic:
@@ -110,11 +116,9 @@ class Traffic:
         deadline = time.monotonic() + 20
         while not self.seen and not self.failed and time.monotonic() < deadline:
             time.sleep(0.01)
-        self._started = time.monotonic()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.seconds = time.monotonic() - self._started
         self._stop.set()
         self._thread.join()
 
@@ -140,22 +144,136 @@ class Traffic:
 
         x = np.full((1, 4), number + 1, np.float32)
         while not self._stop.is_set():
-            begun = time.perf_counter()
             try:
                 answer = await client.infer({"x": x}, timeout_s=30)
             except Exception as error:
                 self.failed.append(repr(error))
                 await asyncio.sleep(0.01)
                 continue
-            self.slowest_s = max(self.slowest_s, time.perf_counter() - begun)
-            self.seen[answer.model, answer.version] += 1
-            if answer["y"].shape != (1, 4) or not np.allclose(answer["y"] / x, 2, rtol=0.01):
-                self.wrong.append(f"{answer['y']} for {number + 1}")
+            named, y = (answer.model, answer.version), answer["y"]
+            self.seen[named] += 1
+            if y.shape != (1, 4) or not np.allclose(y / x, 2, rtol=0.01):
+                self.wrong.append(f"{y} for {number + 1}")
+            self.factors[named].add(round(float(y.flat[0]) / (number + 1), 3))
+            if self._pause_s:
+                await asyncio.sleep(self._pause_s)
 
 
 @pytest.fixture
 def traffic() -> type[Traffic]:
     return Traffic
+
+
+class Stage:
+    """A served model whose answers are twice its input, a candidate beside it, and clients that ask all the while."""
+
+    def __init__(self, model: Path, candidate: Path, server: EmbeddedServer, clients: Any, run_cli: Any) -> None:
+        self.model, self.candidate, self.server = model, candidate, server
+        self.clients: Traffic = clients
+        self.split = beside(model, "split.json")
+        self._run_cli, self._url = run_cli, ("--url", server.http_url)
+        self._begun: list[subprocess.Popen[str]] = []
+
+    def end(self) -> None:
+        """End what a test that failed has left running."""
+        for process in self._begun:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+    def run(self, command: str, *argv: object, model: Path | None = None) -> Any:
+        return self._run_cli(command, model or self.model, *self._url, *argv, "--json")
+
+    def promote(self, *argv: object) -> Any:
+        """`tritune promote` without the gates that measure; the version before is let go at once."""
+        return self.run("promote", *FAST, *argv)
+
+    def rollback(self) -> Any:
+        return self.run("rollback")
+
+    def watched(self, *argv: object) -> subprocess.Popen[str]:
+        """A promotion in a process of its own, which has switched and watches."""
+        return self.started(lambda: "promoted" in self.steps, *argv)
+
+    def on_trial(self, percent: int, *argv: object) -> subprocess.Popen[str]:
+        """A promotion in a process of its own, whose candidate has got this share."""
+        return self.started(lambda: self.share == percent, *argv, "--percent", percent)
+
+    def started(
+        self, until: Callable[[], bool], *argv: object, skip: Iterable[str] = ("slo", "ab")
+    ) -> subprocess.Popen[str]:
+        """A promotion in a process of its own, which has come so far."""
+        code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        code += "from tooling.cli import entry; entry()"
+        gates = [word for name in skip for word in ("--skip", name)]
+        words = ["promote", self.model, *self._url, *gates, "--hold", "60s", *argv]
+        command = [sys.executable, "-c", code, *map(str, words)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._begun.append(process)
+        deadline = time.monotonic() + 60
+        while not until():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.05)
+        return process
+
+    @property
+    def share(self) -> float:
+        """The candidate's share by the split file."""
+        with suppress(FileNotFoundError):
+            return float(json.loads(self.split.read_text())["percent"])
+        return 0
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        return read(beside(self.model, LOG))
+
+    @property
+    def steps(self) -> list[str]:
+        return [entry["step"] for entry in self.log]
+
+    @property
+    def config(self) -> str:
+        return (self.model / "config.pbtxt").read_text()
+
+    @property
+    def versions(self) -> list[str]:
+        """The version directories of the model."""
+        return sorted(entry.name for entry in self.model.iterdir() if entry.name.isdecimal())
+
+    @property
+    def files(self) -> list[str]:
+        """What stands in the repository beside the model."""
+        return sorted(entry.name for entry in self.model.parent.iterdir() if entry != self.model)
+
+
+@pytest.fixture
+def stage(tmp_path: Path, scaled: Callable[..., Path], serving: Any, run_cli: Any) -> Callable[..., Any]:
+    """`with stage(clients=8) as it`: no request of theirs may fail or be answered wrong, unless they `may_fail`."""
+
+    @contextmanager
+    def start(
+        clients: int = 0,
+        pause_s: float = 0,
+        model: Path | None = None,
+        candidate: Path | None = None,
+        may_fail: bool = False,
+        **options: Any,
+    ) -> Iterator[Stage]:
+        model = model or scaled(tmp_path / "models")
+        candidate = candidate or scaled(tmp_path / "new", factor=2.01)
+        with serving(model.parent, "scale", **options) as server, ExitStack() as asking:
+            traffic = None
+            if clients:
+                split = beside(model, "split.json")
+                traffic = asking.enter_context(Traffic(server.grpc_url, "scale", clients, pause_s, split=split))
+            made = Stage(model, candidate, server, traffic, run_cli)
+            asking.callback(made.end)
+            yield made
+        if traffic and not may_fail:
+            assert traffic.failed == traffic.wrong == []
+
+    return start
 
 
 @pytest.fixture

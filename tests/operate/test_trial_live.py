@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,97 +20,96 @@ pytestmark = pytest.mark.live
 FAST = ("--skip", "slo", "--skip", "ab", "--hold", "0s")
 
 
-def log_of(model_dir: Path) -> list[dict[str, Any]]:
-    return [
-        json.loads(line) for line in model_dir.with_name(f"{model_dir.name}.rollout.jsonl").read_text().splitlines()
+@pytest.mark.long
+def test_a_trial_is_widened_while_it_holds_and_then_serves(stage: Callable[..., Any]) -> None:
+    with stage(clients=8) as it:
+        hold = ("--hold", "2s")
+        nothing = it.promote("--percent", 25, *hold)
+        assert (nothing.code, "nothing is on trial" in nothing.err) == (2, True)
+        first = it.promote(it.candidate, "--percent", 25, *hold)
+        assert first.code == 0, first.err
+        assert (first.json["data"]["promoted"], first.json["data"]["percent"]) == (False, 25)
+        assert json.loads(it.split.read_text()) == {"model": "scale", "candidate": "scale.next", "percent": 25}
+        other = it.promote(it.candidate, "--percent", 50, *hold)
+        assert (other.code, "version 2 is on trial, with 25 %" in other.err) == (2, True)
+
+        second = it.promote("--percent", 60, *hold)
+        assert second.code == 0, second.err
+        assert it.share == 60
+        assert [gate["gate"] for gate in second.json["data"]["gates"]] == ["parity", "slo", "hold"]
+        last = it.promote(*hold)
+        assert last.code == 0, last.err
+        assert (last.json["data"]["promoted"], last.json["data"]["serves"]) == (True, [2])
+        it.clients.wait_for("scale", "2")
+        assert it.files == ["scale.canary.json", "scale.rollout.jsonl"]
+    assert it.clients.factors == {("scale", "1"): {2.0}, ("scale.next", "2"): {2.01}, ("scale", "2"): {2.01}}
+    assert [entry["percent"] for entry in it.log if entry["step"] == "trial"] == [25, 60]
+
+
+@pytest.mark.long
+def test_a_wider_share_that_does_not_hold_leaves_the_one_before(
+    tmp_path: Path, scaled: Callable[..., Path], scripted: Callable[..., Path], stage: Callable[..., Any]
+) -> None:
+    """Neither where a gate fails, nor the trial itself: by failed requests, or by an answer's time in the server."""
+    down = tmp_path / "down"
+    work = f"if __import__('os').path.exists({str(down)!r}): raise RuntimeError('no memory')"
+    candidate = scripted(tmp_path / "new", work=work)
+    with stage(clients=8, candidate=candidate, may_fail=True) as it:
+        first = it.promote(candidate, "--percent", 25, "--hold", "4s")
+        assert (first.code, it.share) == (0, 25), first.err
+        down.touch()
+        gate = it.promote("--percent", 60, "--hold", "60s")
+        assert (gate.code, gate.json["data"]["percent"], it.share) == (1, 25, 25), gate.err
+        assert "a request failed: " in gate.json["data"]["gates"][-1]["why"]
+        down.unlink()
+        late = it.promote("--percent", 60, "--hold", "60s", "--slo", "avg<1us")
+        assert (late.code, late.json["data"]["percent"], it.share) == (1, 25, 25), late.err
+        assert "avg<1us: not met" in late.json["data"]["gates"][-1]["why"]
+        process = it.on_trial(60)
+        down.touch()
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, it.share) == (1, 25), err
+        assert "version 1 serves as before, with 25 % for version 2" in out
+        down.unlink()
+        it.clients.wait_for("scale.next", "2")
+        whole = it.promote()
+        assert (whole.code, whole.json["data"]["serves"]) == (0, [2]), whole.err
+    assert [(entry["at"], entry["percent"]) for entry in it.log if entry["step"] == "stopped"] == [
+        ("parity", 25),
+        ("hold", 25),
+        ("hold", 25),
     ]
 
 
 @pytest.mark.long
-def test_a_trial_is_widened_while_it_holds_and_then_serves(
-    tmp_path: Path, scaled: Callable[..., Path], serving: Any, traffic: Any, run_cli: Any
-) -> None:
-    model, candidate = scaled(tmp_path / "models"), scaled(tmp_path / "new", factor=2.01)
-    split = model.with_name("scale.split.json")
-    with serving(model.parent, "scale") as server, traffic(server.grpc_url, "scale", 8, split=split) as clients:
-
-        def promote(*argv: object) -> Any:
-            return run_cli("promote", model, *argv, "--url", server.http_url, *FAST, "--hold", "2s", "--json")
-
-        nothing = promote("--percent", 25)
-        assert (nothing.code, "nothing is on trial" in nothing.err) == (2, True)
-        first = promote(candidate, "--percent", 25)
-        assert first.code == 0, first.err
-        assert (first.json["data"]["promoted"], first.json["data"]["percent"]) == (False, 25)
-        assert json.loads(split.read_text()) == {"model": "scale", "candidate": "scale.next", "percent": 25}
-        other = promote(candidate, "--percent", 50)
-        assert (other.code, "version 2 is on trial, with 25 %" in other.err) == (2, True)
-
-        second = promote("--percent", 60)
-        assert second.code == 0, second.err
-        assert json.loads(split.read_text())["percent"] == 60
-        assert [gate["gate"] for gate in second.json["data"]["gates"]] == ["parity", "slo", "hold"]
-        last = promote()
-        assert last.code == 0, last.err
-        assert (last.json["data"]["promoted"], last.json["data"]["serves"]) == (True, [2])
-        assert not split.exists()
-        clients.wait_for("scale", "2")
-    assert clients.failed == clients.wrong == []
-    assert set(clients.seen) == {("scale", "1"), ("scale.next", "2"), ("scale", "2")}
-    assert [entry["percent"] for entry in log_of(model) if entry["step"] == "trial"] == [25, 60]
-    assert not model.with_name("scale.next").exists()
-
-
-@pytest.mark.long
-def test_a_share_that_does_not_hold_goes_back_to_the_one_before(
-    tmp_path: Path, scaled: Callable[..., Path], scripted: Callable[..., Path], serving: Any, traffic: Any, run_cli: Any
+def test_a_first_share_that_does_not_hold_leaves_nothing(
+    tmp_path: Path, scripted: Callable[..., Path], stage: Callable[..., Any]
 ) -> None:
     """The candidate fails one request in twenty: too few for the canary, too many for a trial."""
-    model = scaled(tmp_path / "models")
     count = "self.n = getattr(self, 'n', 0) + len(requests)"
     work = f"{count}\n        if self.n > 60 and self.n % 20 < len(requests): raise RuntimeError('no memory')"
-    candidate = scripted(tmp_path / "new", work=work)
-    split = model.with_name("scale.split.json")
-    with serving(model.parent, "scale") as server, traffic(server.grpc_url, "scale", 4, split=split) as clients:
-        argv = [
-            "promote",
-            model,
-            candidate,
-            "--url",
-            server.http_url,
-            *FAST,
-            "--percent",
-            50,
-            "--hold",
-            "10s",
-            "--json",
-        ]
-        done = run_cli(*argv)
+    with stage(clients=4, candidate=scripted(tmp_path / "new", work=work), may_fail=True) as it:
+        done = it.promote(it.candidate, "--percent", 50, "--hold", "10s")
         assert done.code == 1, done.err
         gate = done.json["data"]["gates"][-1]
         assert (gate["gate"], gate["outcome"]) == ("hold", "failed")
         assert "failed" in gate["why"]
-        assert not split.exists()
-        assert not model.with_name("scale.next").exists()
-        clients.wait_for("scale", "1")
-    assert clients.failed, "what a trial costs is told to the clients that were in it"
-    assert log_of(model)[-1]["step"] == "stopped"
+        assert it.files == ["scale.rollout.jsonl"]
+        it.clients.wait_for("scale", "1")
+    assert it.clients.failed, "what a trial costs is told to the clients that were in it"
+    assert it.steps[-1] == "stopped"
 
 
 @pytest.mark.long
-def test_nobody_in_the_trial_is_no_evidence_and_rollback_ends_it(
-    tmp_path: Path, scaled: Callable[..., Path], serving: Any, run_cli: Any
-) -> None:
-    model, candidate = scaled(tmp_path / "models"), scaled(tmp_path / "new", factor=2.01)
-    with serving(model.parent, "scale") as server:
-        url = ("--url", server.http_url)
-        nothing = run_cli("rollback", model, *url)
+def test_nobody_in_the_trial_is_no_evidence(stage: Callable[..., Any]) -> None:
+    with stage() as it:
+        nothing = it.rollback()
         assert (nothing.code, "there is nothing to take back" in nothing.err) == (2, True)
-        done = run_cli("promote", model, candidate, *url, *FAST, "--percent", 5, "--hold", "1s", "--json")
+        done = it.promote(it.candidate, "--percent", 5, "--hold", "1s")
         assert done.code == 1
         assert "only 0 requests reached the candidate" in done.json["data"]["gates"][-1]["why"]
-        assert not model.with_name("scale.next").exists()
-        assert server.model_config("scale")["version_policy"] == {"latest": {"num_versions": 1}}
+        assert it.files == ["scale.rollout.jsonl"]
+        assert it.server.model_config("scale")["version_policy"] == {"latest": {"num_versions": 1}}
 
 
 KILLED = """
@@ -132,126 +130,83 @@ main(sys.argv[2:])
 
 
 @pytest.mark.parametrize("moves", [1, pytest.param(0, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long)])
-def test_a_run_killed_while_it_switches_is_put_right_by_rollback(
-    tmp_path: Path, scaled: Callable[..., Path], serving: Any, run_cli: Any, moves: int
-) -> None:
-    model, candidate = scaled(tmp_path / "models"), scaled(tmp_path / "new", factor=2.01)
-    before = {p.name: p.read_bytes() for p in (model / "config.pbtxt", model / "1" / "model.onnx")}
-    with serving(model.parent, "scale") as server:
-        argv = ["promote", str(model), str(candidate), "--url", server.http_url, *FAST]
+def test_a_run_killed_while_it_switches_is_put_right_by_rollback(stage: Callable[..., Any], moves: int) -> None:
+    with stage() as it:
+        before = it.config, (it.model / "1" / "model.onnx").read_bytes()
+        argv = ["promote", str(it.model), str(it.candidate), "--url", it.server.http_url, *FAST]
         done = subprocess.run([sys.executable, "-c", KILLED, str(moves), *argv], capture_output=True, text=True)
         assert done.returncode == -signal.SIGKILL, done.stderr
-        again = run_cli(*argv)
+        again = it.promote(it.candidate)
         assert (again.code, "was ended while it switched versions" in again.err) == (2, True)
-        back = run_cli("rollback", model, "--url", server.http_url, "--json")
+        back = it.rollback()
         assert back.code == 0, back.err
         assert back.json["data"]["serves"] == [1]
-        assert {p.name: p.read_bytes() for p in (model / "config.pbtxt", model / "1" / "model.onnx")} == before
-        assert [entry.name for entry in model.iterdir() if entry.name.isdecimal()] == ["1"]
-        assert run_cli(*argv).code == 0
+        assert (it.config, (it.model / "1" / "model.onnx").read_bytes()) == before
+        assert it.versions == ["1"]
+        assert it.promote(it.candidate).code == 0
 
 
-def on_trial(model: Path, percent: int, *argv: object) -> subprocess.Popen[str]:
-    """A promotion in a process of its own, whose candidate has got this share."""
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    code += "from tooling.cli import entry; entry()"
-    words = ["promote", model, *argv, *FAST, "--percent", percent, "--hold", "60s"]
-    command = [sys.executable, "-c", code, *map(str, words)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    split, deadline = model.with_name("scale.split.json"), time.monotonic() + 60
-    while not (split.exists() and json.loads(split.read_text())["percent"] == percent):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "no share"
-        time.sleep(0.05)
-    return process
-
-
-def test_a_rollback_ends_a_trial_that_is_watched(
-    tmp_path: Path, scaled: Callable[..., Path], serving: Any, traffic: Any, run_cli: Any
-) -> None:
-    model, candidate = scaled(tmp_path / "models"), scaled(tmp_path / "new", factor=2.01)
-    split = model.with_name("scale.split.json")
-    with serving(model.parent, "scale") as server, traffic(server.grpc_url, "scale", 4, split=split) as clients:
-        url = ("--url", server.http_url)
-        process = on_trial(model, 50, candidate, *url)
-        clients.wait_for("scale.next", "2")
-        back = run_cli("rollback", model, *url, "--json")
+def test_a_rollback_ends_a_trial_that_is_watched(stage: Callable[..., Any]) -> None:
+    with stage(clients=4) as it:
+        process = it.on_trial(50, it.candidate)
+        it.clients.wait_for("scale.next", "2")
+        back = it.rollback()
         assert back.code == 0, back.err
-        assert (back.json["data"]["ended"], back.json["data"]["version"], back.json["data"]["serves"]) == (
-            "trial",
-            2,
-            [1],
-        )
+        data = back.json["data"]
+        assert (data["ended"], data["version"], data["serves"]) == ("trial", 2, [1])
         assert "version 2 gets no more requests" in back.err
         out, err = process.communicate(timeout=60)
         assert (process.returncode, "hold: it was taken back meanwhile" in out) == (1, True), err
         assert "Stopped at `hold`: version 1 serves as before." in out
-        assert sorted(entry.name for entry in model.parent.iterdir()) == ["scale", "scale.rollout.jsonl"]
-        clients.wait_for("scale", "1")
-        nothing = run_cli("rollback", model, *url)
+        assert it.files == ["scale.rollout.jsonl"]
+        it.clients.wait_for("scale", "1")
+        nothing = it.rollback()
         assert (nothing.code, "there is nothing to take back" in nothing.err) == (2, True)
-    assert clients.failed == clients.wrong == []
-    assert [entry["step"] for entry in log_of(model)[-3:]] == ["trial begun", "ending", "trial ended"]
+    assert it.steps[-3:] == ["trial begun", "ending", "trial ended"]
 
 
 @pytest.mark.long
-def test_a_rollback_while_a_trial_is_widened_ends_all_of_it(
-    tmp_path: Path, scaled: Callable[..., Path], serving: Any, traffic: Any, run_cli: Any
-) -> None:
-    model, candidate = scaled(tmp_path / "models"), scaled(tmp_path / "new", factor=2.01)
-    split = model.with_name("scale.split.json")
-    with serving(model.parent, "scale") as server, traffic(server.grpc_url, "scale", 8, split=split) as clients:
-        url = ("--url", server.http_url)
-        first = run_cli("promote", model, candidate, *url, *FAST, "--percent", 25, "--hold", "2s")
+def test_a_rollback_while_a_trial_is_widened_ends_all_of_it(stage: Callable[..., Any]) -> None:
+    with stage(clients=8) as it:
+        first = it.promote(it.candidate, "--percent", 25, "--hold", "2s")
         assert first.code == 0, first.err
-        process = on_trial(model, 60, *url)
-        back = run_cli("rollback", model, *url, "--json")
+        process = it.on_trial(60)
+        back = it.rollback()
         assert (back.code, back.json["data"]["ended"], back.json["data"]["serves"]) == (0, "trial", [1]), back.err
         _, err = process.communicate(timeout=60)
         assert process.returncode == 1, err
-        assert sorted(entry.name for entry in model.parent.iterdir()) == ["scale", "scale.rollout.jsonl"]
-    assert clients.failed == clients.wrong == []
+        assert it.files == ["scale.rollout.jsonl"]
 
 
 @pytest.mark.long
-def test_the_trial_of_a_run_that_was_killed_is_ended_by_rollback(
-    tmp_path: Path, scaled: Callable[..., Path], serving: Any, run_cli: Any
-) -> None:
-    model, candidate = scaled(tmp_path / "models"), scaled(tmp_path / "new", factor=2.01)
-    with serving(model.parent, "scale") as server:
-        url = ("--url", server.http_url)
-        process = on_trial(model, 5, candidate, *url)
+def test_the_trial_of_a_run_that_was_killed_is_ended_by_rollback(stage: Callable[..., Any]) -> None:
+    with stage() as it:
+        process = it.on_trial(5, it.candidate)
         process.kill()
         process.communicate()
-        wider = run_cli("promote", model, "--percent", 25, *url, *FAST)
+        wider = it.promote("--percent", 25)
         assert (wider.code, "got the watch of version 2 was cut off" in wider.err) == (2, True), wider.err
-        back = run_cli("rollback", model, *url, "--json")
+        back = it.rollback()
         assert (back.code, back.json["data"]["ended"], back.json["data"]["serves"]) == (0, "trial", [1]), back.err
-        assert sorted(entry.name for entry in model.parent.iterdir()) == ["scale", "scale.rollout.jsonl"]
+        assert it.files == ["scale.rollout.jsonl"]
 
 
 @pytest.mark.long
-def test_an_interrupted_trial_leaves_the_old_version(
-    tmp_path: Path, scaled: Callable[..., Path], serving: Any, run_cli: Any
-) -> None:
-    model, candidate = scaled(tmp_path / "models"), scaled(tmp_path / "new", factor=2.01)
-    with serving(model.parent, "scale") as server:
-        process = on_trial(model, 5, candidate, "--url", server.http_url)
+def test_an_interrupted_trial_leaves_the_old_version(stage: Callable[..., Any]) -> None:
+    with stage() as it:
+        process = it.on_trial(5, it.candidate)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
         assert process.returncode == 130, err
-        assert sorted(entry.name for entry in model.parent.iterdir()) == ["scale", "scale.rollout.jsonl"]
-        assert log_of(model)[-1]["at"] == "KeyboardInterrupt"
-        nothing = run_cli("rollback", model, "--url", server.http_url)
+        assert it.files == ["scale.rollout.jsonl"]
+        assert it.log[-1]["at"] == "KeyboardInterrupt"
+        nothing = it.rollback()
         assert (nothing.code, "there is nothing to take back" in nothing.err) == (2, True)
 
 
-def test_a_rollback_beside_a_rollout_that_has_noted_nothing_yet_tells_of_it(
-    tmp_path: Path, scaled: Callable[..., Path], serving: Any, run_cli: Any
-) -> None:
-    model = scaled(tmp_path / "models")
-    with serving(model.parent, "scale") as server, Ledger(model):
-        held = run_cli("rollback", model, "--url", server.http_url)
+def test_a_rollback_beside_a_rollout_that_has_noted_nothing_yet_tells_of_it(stage: Callable[..., Any]) -> None:
+    with stage() as it, Ledger(it.model):
+        held = it.rollback()
     assert (held.code, "another rollout of this model is under way" in held.err) == (2, True), held.err
 
 
@@ -278,60 +233,53 @@ def test_a_server_in_another_mode_is_told_before_anything_is_done(
 
 @pytest.mark.long
 def test_what_cannot_be_promoted_is_told(
-    tmp_path: Path, scaled: Callable[..., Path], serving: Any, run_cli: Any
+    tmp_path: Path, scaled: Callable[..., Path], stage: Callable[..., Any], run_cli: Any
 ) -> None:
-    model = scaled(tmp_path / "models")
     other = scaled(tmp_path / "other")
     (other / "config.pbtxt").write_text((other / "config.pbtxt").read_text().replace("dims: [ 4 ]", "dims: [ 5 ]"))
     odd = tmp_path / "canary.json"
     odd.write_text('{"data": []}')
-    with serving(model.parent, "scale") as server:
-        url = ("--url", server.http_url)
+    with stage() as it:
         for argv, says in (
-            ([model, other], "the same requests do not fit both"),
-            ([model, tmp_path / "nowhere"], "neither there nor a setting"),
+            ([it.model, other], "the same requests do not fit both"),
+            ([it.model, tmp_path / "nowhere"], "neither there nor a setting"),
             ([tmp_path / "nowhere", other], "not a model directory"),
-            ([model, "instances=many"], "not a whole number"),
-            ([model, "instances=2", "--skip", "parties"], "did you mean `parity`?"),
-            ([model, "instances=2", "--slo", "p99"], "no limit in it"),
-            ([model, "instances=2", "--canary", odd], "`data` holds no requests"),
-            ([model, "instances=2", "--percent", "0"], "--percent"),
+            ([it.model, "instances=many"], "not a whole number"),
+            ([it.model, "instances=2", "--skip", "parties"], "did you mean `parity`?"),
+            ([it.model, "instances=2", "--slo", "p99"], "no limit in it"),
+            ([it.model, "instances=2", "--canary", odd], "`data` holds no requests"),
+            ([it.model, "instances=2", "--percent", "0"], "--percent"),
         ):
-            done = run_cli("promote", *argv, *url)
+            done = run_cli("promote", *argv, "--url", it.server.http_url)
             assert (done.code, done.out) == (2, ""), (argv, done.err)
             assert says in done.err, done.err
-        nobody = run_cli("promote", model, "instances=2", "--url", "127.0.0.1:1")
+        nobody = run_cli("promote", it.model, "instances=2", "--url", "127.0.0.1:1")
         assert (nobody.code, "no Triton server answers here" in nobody.err) == (3, True)
-        model.with_name("scale.rollout.jsonl").write_bytes(b"\xff\xfe not a log\n")
-        damaged = run_cli("rollback", model, *url)
+        it.model.with_name("scale.rollout.jsonl").write_bytes(b"\xff\xfe not a log\n")
+        damaged = it.rollback()
         assert (damaged.code, "the decision log is damaged" in damaged.err) == (2, True)
-    assert not model.with_name("scale.next").exists()
-    assert sorted(entry.name for entry in model.parent.iterdir()) == ["scale", "scale.rollout.jsonl"]
+        assert it.files == ["scale.rollout.jsonl"]
 
 
 @pytest.mark.long
-def test_a_guarded_load_api_gets_its_key(
-    tmp_path: Path, scaled: Callable[..., Path], serving: Any, run_cli: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_guarded_load_api_gets_its_key(stage: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from tooling.server.flags import ServerFlags
 
-    model = scaled(tmp_path / "models")
     monkeypatch.setenv("TRITON_CONTROL_KEY", "open sesame")
-    with serving(model.parent, "scale", flags=ServerFlags(control_key="open sesame")) as server:
-        argv = ["promote", model, "instances=2", "--url", server.http_url, *FAST, "--json"]
+    with stage(flags=ServerFlags(control_key="open sesame")) as it:
         monkeypatch.setenv("TRITON_CONTROL_KEY", "open")
-        wrong = run_cli(*argv)
+        wrong = it.promote("instances=2")
         assert (wrong.code, "This API is restricted, expecting header 'triton-control-key'" in wrong.err) == (1, True)
         assert "hint: set TRITON_CONTROL_KEY" in wrong.err
         monkeypatch.setenv("TRITON_CONTROL_KEY", "open sesame")
-        done = run_cli(*argv)
+        done = it.promote("instances=2")
         assert done.code == 0, done.err
-        assert server.model_config("scale")["instance_group"][0]["count"] == 2
+        assert it.server.model_config("scale")["instance_group"][0]["count"] == 2
 
 
 @pytest.mark.long
 def test_the_config_for_the_hardware_is_replaced_where_the_server_takes_it(
-    tmp_path: Path, scaled: Callable[..., Path], serving: Any, run_cli: Any
+    tmp_path: Path, scaled: Callable[..., Path], stage: Callable[..., Any]
 ) -> None:
     from tooling.server.flags import ServerFlags
 
@@ -340,17 +288,17 @@ def test_the_config_for_the_hardware_is_replaced_where_the_server_takes_it(
     own = model / "configs" / "cpu-2.pbtxt"
     own.parent.mkdir()
     own.write_text(portable)
-    with serving(model.parent, "scale", flags=ServerFlags(config_name="cpu-2")) as server:
-        argv = ["promote", model, "instances=2", "--url", server.http_url, *FAST, "--json"]
-        other = run_cli(*argv)
+    with stage(model=model, flags=ServerFlags(config_name="cpu-2")) as it:
+
+        def instances() -> int:
+            return int(it.server.model_config("scale")["instance_group"][0]["count"])
+
+        other = it.promote("instances=2")
         assert (other.code, "the server takes another config for the new version" in other.err) == (4, True)
-        assert (own.read_text(), (model / "config.pbtxt").read_text()) == (portable, portable)
-        assert server.model_config("scale")["instance_group"][0]["count"] == 1
-        done = run_cli(*argv, "--config-name", "cpu-2")
+        assert (own.read_text(), it.config, instances()) == (portable, portable, 1)
+        done = it.promote("instances=2", "--config-name", "cpu-2")
         assert done.code == 0, done.err
         assert "count: 2" in own.read_text()
-        assert (model / "config.pbtxt").read_text() == portable
-        assert server.model_config("scale")["instance_group"][0]["count"] == 2
-        assert run_cli("rollback", model, "--url", server.http_url).code == 0
-        assert own.read_text() == portable
-        assert server.model_config("scale")["instance_group"][0]["count"] == 1
+        assert (it.config, instances()) == (portable, 2)
+        assert it.rollback().code == 0
+        assert (own.read_text(), instances()) == (portable, 1)
