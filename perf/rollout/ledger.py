@@ -96,10 +96,14 @@ class State:
             self.promoted.pop()
 
 
+class Held(UsageError):
+    """Another process holds the log."""
+
+
 class Ledger:
-    """The log, opened by the one process that may change the model; a context manager. Entering raises UsageError while
-    another process holds it, or for a log that is damaged. `waiting` is asked again and again meanwhile, with the
-    entries so far, whether to wait for that process. Without `lock` it is only for notes that change nothing."""
+    """The log, opened by the one process that may change the model; a context manager. Entering raises Held while
+    another process has it, and UsageError for a log that is damaged. `waiting` is asked again and again meanwhile, with
+    the entries so far, whether to wait for that process. Without `lock` it is only for notes that change nothing."""
 
     def __init__(
         self, model_dir: Path, *, lock: bool = True, waiting: Callable[[Sequence[Entry]], bool] | None = None
@@ -119,7 +123,7 @@ class Ledger:
         except BaseException as error:
             self._file.close()
             if isinstance(error.__cause__, BlockingIOError):
-                raise UsageError(
+                raise Held(
                     "another rollout of this model is under way",
                     where=self.path,
                     expected="one at a time",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from perf.operands import CURRENT, Base, Side, sides
 from perf.rollout.back import Patience, open_release, take_back
 from perf.rollout.gates import GATES, Demands, Gates, Passage
-from perf.rollout.ledger import CANARY_FILE, Entry, Ledger, State, beside
+from perf.rollout.ledger import CANARY_FILE, Entry, Held, Ledger, State, beside, read
 from perf.rollout.release import Release
 from perf.rollout.trial import Hold, failed_share, watch, watch_whole
 from tooling.console import table
@@ -33,7 +33,8 @@ _TAKEN_BACK = "it was taken back meanwhile"
 class PromoteRequest:
     """What to promote into which served model: `candidate` is a model directory, a config file or settings, None for
     the one that is on trial. Below 100 `percent` it goes on trial, and must hold for `hold_s`. So must a version that
-    gets all requests: as long the one before stays loaded where it can; 0 lets it go at once."""
+    gets all requests: as long the one before stays loaded where it can, and serves again if it does not hold; with 0
+    that one is let go at once."""
 
     model_dir: Path
     url: str
@@ -96,8 +97,8 @@ def promote(request: PromoteRequest, *, analyzer: Callable[[], PerfAnalyzer], co
 
     Whatever ends it early, an exception or Ctrl-C, the old version serves and the candidate is gone; a trial that is
     widened in vain goes on with the share it had, unless it was the switch that Triton refused. Ended while the new
-    version is watched, that one serves on, and the old one stays loaded until the next promotion or rollback. Raises
-    UsageError for what cannot be promoted, MissingError and ExternalError as the server does.
+    version is watched, that one serves on, and what stayed loaded does so until the next promotion or rollback.
+    Raises UsageError for what cannot be promoted, MissingError and ExternalError as the server does.
     """
     release = open_release(request.model_dir, request.url, request.demands.config_name)
     release.served()
@@ -110,10 +111,10 @@ def promote(request: PromoteRequest, *, analyzer: Callable[[], PerfAnalyzer], co
         served, failed_before = tuple(release.served()), failed_share(release)
         run = _Run(request, release, ledger, gates, candidate, served, console)
         result = run.widen(trial) if trial else run.begin()
-        kept = ledger.state.kept if result.promoted else None
-    if result.promoted:
-        _keep_answers(release, gates, result.version, console)
-    return _watched(request, release, result, failed_before, console) if kept else result
+    if not result.promoted:
+        return result
+    _keep_answers(release, gates, result.version, console)
+    return _watched(request, release, result, failed_before, console) if request.hold_s > 0 else result
 
 
 def _after_switch(release: Release, console: Console) -> Ledger:
@@ -137,37 +138,53 @@ def _keep_answers(release: Release, gates: Gates, version: int, console: Console
 def _watched(
     request: PromoteRequest, release: Release, result: Promotion, failed_before: float, console: Console
 ) -> Promotion:
-    """Watch the new version, with the log free for `rollback`; the old one is let go when it has held, and serves again
-    when it has not."""
-    version, hold = result.version, Hold(request.hold_s, request.demands.slo)
-    console.info(f"version {version} serves, and the one before stays loaded for {hold.seconds:g} s")
-    held = watch_whole(release, version, hold, failed_before, console)
-    with _after_switch(release, console) as ledger:
-        entry, ended = _watch_ended(ledger.state, version, gone=held is None)
-        if entry is None or held is None:
-            passages = (*result.passages, ended)
-            serves = tuple(release.server.versions(release.name))
-            return replace(result, passages=passages, promoted=ended.outcome == "skipped", serves=serves, percent=0)
-        ledger.note("gate", version=version, percent=WHOLE, **held.to_dict())
-        result = replace(result, passages=(*result.passages, held))
-        if held.outcome == "passed":
+    """Watch the new version, with the log free for `rollback` and for the next promotion."""
+    hold = Hold(request.hold_s, request.demands.slo)
+
+    def ended() -> Passage | None:
+        return _ended_by_others(read(result.log), result.version)
+
+    held = watch_whole(release, result.version, hold, failed_before, ended, console)
+    try:
+        with _after_switch(release, console) as ledger:
+            if ended() is None:
+                return _decided(release, ledger, result, held)
+    except Held:
+        if ended() is None:
+            raise
+    passage = ended()
+    assert passage is not None, "asked before"
+    serves = tuple(release.server.versions(release.name))
+    promoted = passage.outcome == "skipped"
+    return replace(result, passages=(*result.passages, passage), promoted=promoted, serves=serves)
+
+
+def _ended_by_others(entries: Sequence[Entry], version: int) -> Passage | None:
+    """What of the log ends the watch of a version: it was taken back, or another promotion began."""
+    if all(int(entry["version"]) != version for entry in State.of(entries).promoted):
+        return Passage("hold", "failed", _TAKEN_BACK)
+    steps = [entry["step"] for entry in entries if int(entry.get("version", 0)) > version]
+    return Passage("hold", "skipped", "the next promotion ended the watch") if "begun" in steps else None
+
+
+def _decided(release: Release, ledger: Ledger, result: Promotion, held: Passage | None) -> Promotion:
+    """The end of the watch: what stayed loaded is let go when the version has held; else what was before serves again,
+    unless the version is gone already."""
+    version, entry = result.version, ledger.state.promoted[-1]
+    gone = f"version {version} serves no more, and no rollback did that: was it unloaded, or the server ended?"
+    passage = held or Passage("hold", "failed", gone)
+    ledger.note("gate", version=version, percent=WHOLE, **passage.to_dict())
+    result = replace(result, passages=(*result.passages, passage))
+    if passage.outcome == "passed":
+        if entry.get("kept"):
             release.let_go(ledger, entry)
-            return result
-        back = take_back(release, entry)
-        release.drop_candidate()
-        ledger.note("rolled back", version=version, served=back)
+        return result
+    if held is None:
+        return replace(result, promoted=False, serves=tuple(release.server.versions(release.name)))
+    back = take_back(release, entry)
+    release.drop_candidate()
+    ledger.note("rolled back", version=version, served=back)
     return replace(result, promoted=False, serves=tuple(back))
-
-
-def _watch_ended(state: State, version: int, *, gone: bool) -> tuple[Entry | None, Passage]:
-    """The promotion that is watched, while the log still has it as the newest with the old version loaded; and what
-    ended the watch otherwise. `gone`: the version does not serve any more."""
-    if state.kept and int(state.kept["version"]) == version:
-        why = f"version {version} serves no more, and no rollback did that: was it unloaded, or the server ended?"
-        return (None if gone else state.kept), Passage("hold", "failed", why)
-    if any(int(entry["version"]) == version for entry in state.promoted):
-        return None, Passage("hold", "skipped", "the next promotion ended the watch")
-    return None, Passage("hold", "failed", _TAKEN_BACK)
 
 
 class _Run:
@@ -264,9 +281,10 @@ class _Run:
             self._ledger.note("gate", version=version, **failed.to_dict())
             return self._result(version, [*passages, failed], 0)
         self._ledger.note("promoted", version=version, served=[version], kept=kept)
-        old = ", ".join(map(str, self._served))
-        if self._request.hold_s > 0 and not kept:
-            self._console.info(f"version {old} does not stay loaded: it has another config, or other files")
+        if (hold_s := self._request.hold_s) > 0:
+            old = ", ".join(map(str, self._served))
+            rest = "stays loaded" if kept else "does not stay loaded: it has another config, or other files"
+            self._console.info(f"version {version} serves, and is watched for {hold_s:g} s; version {old} {rest}")
         return self._result(version, passages, 0, promoted=True)
 
     def _result(self, version: int, passages: list[Passage], percent: float, *, promoted: bool = False) -> Promotion:

@@ -53,15 +53,22 @@ def watch(release: Release, hold: Hold, percent: float, ended: Callable[[], bool
                 return passage
 
 
-def watch_whole(release: Release, version: int, hold: Hold, failed_before: float, console: Console) -> Passage | None:
+def watch_whole(
+    release: Release,
+    version: int,
+    hold: Hold,
+    failed_before: float,
+    ended: Callable[[], Passage | None],
+    console: Console,
+) -> Passage | None:
     """Look at the version that gets all requests, as `watch` does; few requests are no reason to take it back. None
-    when it no longer serves: somebody else took it back."""
+    when it no longer serves, or somebody else `ended` the watch."""
     before, ends = release.server.stats(release.name), time.monotonic() + hold.seconds
-    with console.progress("the old version stays loaded", max(1, round(hold.seconds / _LOOK_S))) as progress:
+    with console.progress(f"version {version} is watched", max(1, round(hold.seconds / _LOOK_S))) as progress:
         while True:
             left_s = ends - time.monotonic()
             time.sleep(max(0.0, min(_LOOK_S, left_s)))
-            if version not in release.server.versions(release.name):
+            if ended() or version not in release.server.versions(release.name):
                 return None
             try:
                 seen = since(before, release.server.stats(release.name))

@@ -1,4 +1,4 @@
-"""The version before a promotion stays loaded while the new one is watched: the way back is a switch."""
+"""A new version is watched, and the one before stays loaded meanwhile where it can: the way back is a switch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_old_version_stays_loaded_until_the_new_one_has_held(
         assert done.code == 0, done.err
         assert (done.json["data"]["promoted"], done.json["data"]["serves"]) == (True, [2])
         assert done.json["data"]["gates"][-1]["gate"] == "hold"
-        assert "version 2 serves, and the one before stays loaded for 2 s" in done.err
+        assert "version 2 serves, and is watched for 2 s; version 1 stays loaded" in done.err
         assert loads(it.server) == made + 2, "the candidate beside the model, then as version 2; version 1 not again"
         entries = {entry["step"]: entry for entry in it.log}
         assert (entries["promoted"]["kept"], entries["let go"]["unloaded"]) == ([1], [1])
@@ -129,29 +129,54 @@ def test_an_interrupted_watch_leaves_both_and_the_next_step_lets_go(
 
 
 @pytest.mark.long
-def test_a_version_that_fails_under_all_the_traffic_goes_back_by_itself(
-    tmp_path: Path, scripted: Callable[..., Path], stage: Callable[..., Any]
+def test_the_next_promotion_ends_the_watch(
+    tmp_path: Path, scaled: Callable[..., Path], stage: Callable[..., Any]
 ) -> None:
+    """And the one that watched has promoted its version: so it says, also while the other one passes its gates."""
+    with stage() as it:
+        first = it.watched(it.candidate)
+        second = it.started(lambda: it.steps.count("begun") == 2, scaled(tmp_path / "third"), "--hold", "0s")
+        out, err = first.communicate(timeout=60)
+        assert (first.returncode, "hold: the next promotion ended the watch" in out) == (0, True), err
+        out, err = second.communicate(timeout=60)
+        assert (second.returncode, "Version 3 of scale serves." in out) == (0, True), err
+        assert [entry["unloaded"] for entry in it.log if entry["step"] == "let go"] == [[1]]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("config", ["the same", "another"])
+def test_a_version_that_fails_under_all_the_traffic_goes_back_by_itself(
+    tmp_path: Path, scripted: Callable[..., Path], stage: Callable[..., Any], config: str
+) -> None:
+    """By a switch, or with another config by a load of what served before."""
     model, candidate = scripted(tmp_path / "models"), scripted(tmp_path / "new", work=ONE_IN_TWENTY)
+    if config == "another":
+        text = (candidate / "config.pbtxt").read_text()
+        delay = "dynamic_batching { max_queue_delay_microseconds: 100 }"
+        (candidate / "config.pbtxt").write_text(text.replace("dynamic_batching {}", delay))
     with stage(clients=4, model=model, candidate=candidate, may_fail=True) as it:
+        before = it.config
         done = it.promote(candidate, "--hold", "60s")
         assert done.code == 1, done.err
         data = done.json["data"]
         assert (data["promoted"], data["serves"], data["gates"][-1]["gate"]) == (False, [1], "hold")
         it.clients.wait_for("scale", "1")
+        assert (it.config, it.versions) == (before, ["1"])
     assert it.steps[-2:] == ["gate", "rolled back"]
+    assert {seen for seen in it.clients.failed if "no memory" not in seen} == set()
 
 
 @pytest.mark.long
 def test_another_config_or_file_lets_the_old_version_go(
     tmp_path: Path, scaled: Callable[..., Path], stage: Callable[..., Any]
 ) -> None:
-    """A model has one config: with another one the old version would be another model."""
+    """A model has one config: with another one the old version would be another model. The new one is watched."""
     labelled = scaled(tmp_path / "labelled", factor=2.01)
     (labelled / "labels.txt").write_text("yes\nno\n")
     with stage() as it:
         for version, candidate in ((2, "instances=2"), (3, labelled)):
-            done = it.promote(candidate, "--hold", "60s")
+            done = it.promote(candidate, "--hold", "1s")
             assert (done.code, done.json["data"]["serves"]) == (0, [version]), done.err
-            assert f"version {version - 1} does not stay loaded: it has another config, or other files" in done.err
-            assert done.json["data"]["gates"][-1]["gate"] == "ab"
+            says = f"version {version} serves, and is watched for 1 s; version {version - 1} does not stay loaded: "
+            assert f"{says}it has another config, or other files" in done.err
+            assert done.json["data"]["gates"][-1]["gate"] == "hold"
