@@ -125,6 +125,21 @@ def test_config_name_that_no_model_has(run_cli: Callable[..., Any], repository: 
 
 
 @pytest.mark.live
+def test_strict_completes_no_config(
+    run_cli: Callable[..., Any], repository: Path, add_model: Callable[..., Path]
+) -> None:
+    with serving(str(repository), *ANY_PORT, "--strict") as process:
+        pid = server_pid(run_id_in(read_until_ready(process.stdout)))
+        assert b"--disable-auto-complete-config" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        process.terminate()
+        process.communicate(timeout=20)
+    add_model(repository, "short", config='backend: "onnxruntime"\n')
+    result = run_cli("serve", repository, *ANY_PORT, "--strict")
+    assert (result.code, "Triton refused `short`" in result.err) == (1, True), result.err
+    assert "hint: list every input and output in its config, or leave --strict out" in result.err
+
+
+@pytest.mark.live
 def test_model_without_weights_says_how_to_make_them(run_cli: Callable[..., Any], repository: Path) -> None:
     (repository / "bare").mkdir()
     (repository / "bare" / "config.pbtxt").write_text('backend: "onnxruntime"\n')

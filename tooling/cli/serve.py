@@ -36,6 +36,9 @@ def serve(
     metrics_port: int = typer.Option(
         8002, "--metrics-port", min=0, max=65535, help="Port of the metrics; 0 takes any free one."
     ),
+    strict: bool = typer.Option(
+        False, "--strict", help="Complete no config (--disable-auto-complete-config): every load is a second faster."
+    ),
     keep_going: bool = typer.Option(False, "--keep-going", help="Serve the other models when some are refused."),
 ) -> None:
     """Serve a model repository with the embedded Triton on 127.0.0.1 until Ctrl-C.
@@ -50,17 +53,15 @@ def serve(
     if repository is None:
         repository, config_name = _of_project(), config_name or _AUTO
     flags = flags_of(repository, _config_name(repository, config_name))
-    options = ServerOptions(http_port, grpc_port, metrics_port, flags=flags)
+    options = ServerOptions(http_port, grpc_port, metrics_port, strict_config=strict, flags=flags)
     with EmbeddedServer(repository, find_runtime(), options) as server:
         refusals = _load(server, model or _all_models(server, repository), console)
         loaded = [name for name, reason in refusals.items() if reason is None]
         refused = {name: reason for name, reason in refusals.items() if reason is not None}
         if refused and not (keep_going and loaded):
+            hints = {n: _hint(repository / n, flags.config_name, strict, keep_going) for n in refused}
             raise Refused(
-                problems=[
-                    Problem(r, where=f"Triton refused `{n}`", hint=_hint(repository, n, keep_going))
-                    for n, r in refused.items()
-                ]
+                problems=[Problem(r, where=f"Triton refused `{n}`", hint=hints[n]) for n, r in refused.items()]
             )
         for name, reason in refused.items():
             console.warning(f"Triton refused `{name}`: {reason}")
@@ -86,13 +87,15 @@ def _of_project() -> Path:
     return Path(build.read(file, files=False).repository)
 
 
-def _hint(repository: Path, name: str, keep_going: bool) -> str | None:
+def _hint(model_dir: Path, config_name: str | None, strict: bool, keep_going: bool) -> str | None:
     """What to do about a refused model: make its weights where there is no version of it at all, name them where its
-    engine looks for them."""
-    if not any(entry.name.isdecimal() for entry in (repository / name).iterdir()):
-        where = shlex.quote(str(repository))
-        return f"the model has no version yet: `tritune export SOURCE --repository {where} --name {name}`"
-    return _elsewhere(repository / name) or (
+    engine looks for them, complete its config where Triton is not to."""
+    if not any(entry.name.isdecimal() for entry in model_dir.iterdir()):
+        where = shlex.quote(str(model_dir.parent))
+        return f"the model has no version yet: `tritune export SOURCE --repository {where} --name {model_dir.name}`"
+    if strict and _incomplete(model_dir, config_name):
+        return "list every input and output in its config, or leave --strict out"
+    return _elsewhere(model_dir) or (
         None if keep_going else "correct the model, or serve the others with `--keep-going`"
     )
 
@@ -105,6 +108,18 @@ def _elsewhere(model_dir: Path) -> str | None:
     files = [entry / "model.json" for entry in model_dir.iterdir() if entry.name.isdecimal()]
     found = (misread(json_object(file) or {}, file) for file in files)
     return next((f"in {file}: {hint}" for file, hint in zip(files, found, strict=True) if hint), None)
+
+
+def _incomplete(model_dir: Path, config_name: str | None) -> bool:
+    """Whether there is no config, or one that leaves something to Triton."""
+    from tooling.check.completion import leaves_out
+    from tooling.repository import config_path, read_config
+
+    try:
+        config = read_config(model_dir, config_name)
+    except UsageError:
+        return not config_path(model_dir).exists()
+    return leaves_out(config) or not (config.backend or config.platform)
 
 
 def _config_name(repository: Path, asked: str) -> str | None:
