@@ -8,7 +8,7 @@ Clients ask without pause while `tritune promote` runs as a command of its own a
 a copy of the repository. The two ways take turns: five rounds are ten promotions and ten rollbacks. Without MODEL_DIR
 it is a small model whose versions differ in their numbers, and each answer must have those of the version that it
 names; with one, the candidate is the same model under another version number. With `--settings` the candidate has
-another config, and the old version cannot stay loaded.
+another config: with another number of instances the old version can stay loaded, with anything else it cannot.
 
 `rollback`: what `tritune rollback` does, without Python's start. `switch`: from its start to the first answer of the
 old version after which the new one answers nothing more. `lowest_rps`: answers in the second in which fewest came.
@@ -202,8 +202,7 @@ def main() -> None:
     parser.add_argument("--cores-taken", type=int, default=0, help="processes that compute without end beside it")
     parser.add_argument("--settings", help="of the candidate, such as instances=2 [the same model again]")
     given = parser.parse_args()
-    ways = WAYS[1:] if given.settings else WAYS
-    found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
+    found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
     others = [multiprocessing.Process(target=spin, daemon=True) for _ in range(given.cores_taken)]
     with tempfile.TemporaryDirectory() as scratch:
         if given.model:
@@ -217,7 +216,7 @@ def main() -> None:
             for other in others:
                 other.start()
             for number in range(given.rounds):
-                for way in ways[:: 1 if number % 2 == 0 else -1]:
+                for way in WAYS[:: 1 if number % 2 == 0 else -1]:
                     found[way].append(run(server, model_dir, given.settings or candidate, way, given))
                     print(way, found[way][-1], f"load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
     for way, runs in found.items():

@@ -210,7 +210,8 @@ class _Run:
         version = release.new_version(self._ledger)
         self._ledger.note("begun", version=version, candidate=self._candidate.label, served=list(self._served))
         with self._tidying(version):
-            release.stage(variant.config, self._config_source(), variant.model_dir or release.model_dir, version)
+            files, keep = variant.model_dir or release.model_dir, self._request.hold_s > 0
+            release.stage(variant.config, self._config_source(), files, version, keep=keep)
             return self._after_gates(version, GATES, 0)
 
     def widen(self, trial: Entry) -> Promotion:

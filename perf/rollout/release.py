@@ -44,8 +44,9 @@ class Release:
     one go. What was there is kept in `NAME/rollout/VERSION/before`, and goes back the same way.
 
     With `keep` the config names the old versions too where it can: requests go to the highest, and the way back is a
-    change of the config's version policy, for which Triton loads nothing. A model has one config, so this can only be
-    where old and new have the same.
+    change of the config's version policy, for which Triton loads no version. A model has one config, so this can only
+    be where old and new have the same but for the number of instances: those Triton adds and takes away while a version
+    serves, so that the old versions have as many as the new one until they serve again.
     """
 
     def __init__(self, model_dir: Path, server: RunningServer, config_name: str | None = None) -> None:
@@ -65,17 +66,22 @@ class Release:
         """A number that no version of this model ever had, so that an answer's version is never ambiguous."""
         return max(ledger.state.last_version, *_versions(self.model_dir), *_versions(self.model_dir / FOLDER), 0) + 1
 
-    def stage(self, config: ModelConfig, config_source: Path, files: Path, version: int) -> None:
+    def stage(self, config: ModelConfig, config_source: Path, files: Path, version: int, *, keep: bool) -> None:
         """Make `NAME.next` with the newest version of the model directory `files` as `version`, and `config`.
 
         The text of the file `config_source`, its comments included, is kept where it says the same. Files of the served
-        model itself are linked, others copied. Raises UsageError when it cannot be written.
+        model itself are linked, but copied where its versions may stay loaded with `keep`: a link is a change of the
+        file to Triton, which would load them anew. Raises UsageError when it cannot be written.
         """
+        from tooling.config.render import parse
+
         own_files = files.samefile(self.model_dir)
         newest = max(self.served()) if own_files else max(_versions(files), default=0)
         if not newest:
             raise UsageError("the candidate has no version", where=files, expected="a directory such as 1/")
-        copy = link if own_files else shutil.copy2
+        current = parse(read_text(self.config_file), str(self.config_file))
+        stays = keep and _countless(config) == _countless(current)
+        copy = link if own_files and not stays else shutil.copy2
         own = type(config)()
         own.CopyFrom(config)
         own.ClearField("name")
@@ -137,9 +143,13 @@ class Release:
         versions = [int(version) for version in entry["served"]]
         kept = entry.get("kept") and self.config_file.is_file()
         if kept and set(versions) <= set(self.server.versions(self.name)):
-            self._name_versions(versions)  # for which nothing is loaded, if no other file was touched
-            self.server.load(self.name, settle=False)
-            self._require_served(versions)
+            promoted = read_text(self.config_file)
+            self._name_versions(versions, entry["config"])  # for which no version is loaded, if no file was touched
+            try:
+                self.server.load(self.name, settle=False)
+                self._require_served(versions)
+            finally:
+                write_atomic(self.config_file, encode(promoted))  # it is what goes out
             self._put_back(entry)
             return versions
         self._put_back(entry)
@@ -177,12 +187,12 @@ class Release:
 
     def _may_stay(self, moves: list[tuple[Path, Path]]) -> bool:
         """Whether the versions that serve may stay loaded beside the candidate: under its config, which must be theirs,
-        and with its other files, which must be theirs or nothing to Triton."""
+        but for how many instances, and with its other files, which must be theirs or nothing to Triton."""
         tried, served = (_comparable(self.server.model_config(name)) for name in (self.next_name, self.name))
         others = [to for _, to in moves if to != self._config_name and not to.name.isdecimal()]
         same = [to for to in others if _same(self.next_dir / to, self.model_dir / to)]
         unread = _UNREAD if served.get("backend") in _READS_ITS_FILES else ()
-        return tried == served and all(to in same or to.name in unread for to in others)
+        return _uncounted(tried) == _uncounted(served) and all(to in same or to.name in unread for to in others)
 
     def _name_versions(self, versions: list[int], source: str | None = None) -> None:
         """Make the config name these versions, and nothing else in it differ from `source`, else from what it says."""
@@ -260,6 +270,23 @@ def _comparable(config: dict[str, Any]) -> dict[str, Any]:
     groups = [{**group, "name": ""} for group in config.get("instance_group", [])]
     rest = {key: value for key, value in config.items() if key not in ("name", "version_policy")}
     return {**rest, "instance_group": groups}
+
+
+def _uncounted(config: dict[str, Any]) -> dict[str, Any]:
+    """The same without how many instances there are of each group."""
+    return {**config, "instance_group": [{**group, "count": 0} for group in config["instance_group"]]}
+
+
+def _countless(config: ModelConfig) -> ModelConfig:
+    """The same for configs in files."""
+    found = type(config)()
+    found.CopyFrom(config)
+    found.ClearField("name")
+    found.ClearField("version_policy")
+    for group in found.instance_group:
+        group.ClearField("name")
+        group.ClearField("count")
+    return found
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -74,6 +74,36 @@ def test_a_rollback_while_it_is_watched_loads_nothing(stage: Callable[..., Any])
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(("had", "gets"), [(1, 2), (2, 1)])
+def test_another_number_of_instances_lets_the_old_version_stay(
+    tmp_path: Path, scaled: Callable[..., Path], stage: Callable[..., Any], had: int, gets: int
+) -> None:
+    """Triton adds and removes instances of a version that serves, and loads no version for that."""
+    model = scaled(tmp_path / "models")
+    text = (model / "config.pbtxt").read_text()
+    (model / "config.pbtxt").write_text(text.replace("count: 1", f"count: {had}"))
+    with stage(clients=8, model=model) as it:
+
+        def instances() -> int:
+            return int(it.server.model_config("scale")["instance_group"][0]["count"])
+
+        before, made = it.config, loads(it.server)
+        process = it.watched(f"instances={gets}")
+        it.clients.wait_for("scale", "2")
+        assert (it.log[-1]["kept"], instances()) == ([1], gets)
+        assert loads(it.server) == made + 2 * gets + max(0, gets - had), "of the candidate twice, and what is more"
+        made = loads(it.server)
+        back = it.rollback()
+        assert (back.code, back.json["data"]["serves"]) == (0, [1]), back.err
+        assert (loads(it.server), instances()) == (made + max(0, had - gets), had)
+        it.clients.wait_for("scale", "1")
+        out, err = process.communicate(timeout=30)
+        assert (process.returncode, "it was taken back meanwhile" in out) == (1, True), err
+        assert (it.config, it.versions, it.files) == (before, ["1"], ["scale.rollout.jsonl"])
+        assert f"count: {gets}" in (model / "rollout" / "2" / "after" / "config.pbtxt").read_text()
+
+
+@pytest.mark.long
 def test_a_rollback_does_not_wait_for_the_canary_s_answers(
     tmp_path: Path, scripted: Callable[..., Path], stage: Callable[..., Any]
 ) -> None:
@@ -174,7 +204,7 @@ def test_another_config_or_file_lets_the_old_version_go(
     labelled = scaled(tmp_path / "labelled", factor=2.01)
     (labelled / "labels.txt").write_text("yes\nno\n")
     with stage() as it:
-        for version, candidate in ((2, "instances=2"), (3, labelled)):
+        for version, candidate in ((2, "delay=3ms"), (3, labelled)):
             done = it.promote(candidate, "--hold", "1s")
             assert (done.code, done.json["data"]["serves"]) == (0, [version]), done.err
             says = f"version {version} serves, and is watched for 1 s; version {version - 1} does not stay loaded: "
