@@ -35,6 +35,8 @@ def array_of(value: Any, tensor: Tensor, pad: Any) -> Array:
     OverflowError for what is no array, or has values that the type does not hold."""
     dtype = tensor.dtype
     if isinstance(value, np.ndarray):
+        if type(value) is not np.ndarray and np.ma.is_masked(value):
+            raise ValueError("masked values, which are none")
         return _texts(value) if dtype is None else _of_type(value, dtype)
     if isinstance(value, str | bytes):
         raise TypeError(f"one text, `{value!r:.40}`")

@@ -61,6 +61,7 @@ def test_values_become_the_input_s_type(value: Any, datatype: str, expected: lis
         (np.array([[7]]), "BYTES"),
         ([[1e300]], "FP32"),
         ([[70_000]], "FP16"),
+        (np.ma.masked_equal([[1, 2]], 2), "INT64"),
     ],
 )
 def test_values_that_the_type_does_not_hold_are_refused(value: Any, datatype: str) -> None:
