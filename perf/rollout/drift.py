@@ -145,7 +145,7 @@ def drift(request: DriftRequest) -> Drift:
             "there is nothing to compare with",
             where=model_dir,
             got="; ".join(sign.why for sign in signs if sign.outcome == "unknown"),
-            expected="canary requests, a study, or a log of requests",
+            expected="canary requests with answers, or a study; for lengths a log of requests besides",
         )
     return found
 

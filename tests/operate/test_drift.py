@@ -141,6 +141,7 @@ def test_answers_that_changed_are_found_and_noted(
         argv = ["drift", model, "--url", server.http_url, "--for", "100ms"]
         nothing = run_cli(*argv)
         assert (nothing.code, "there is nothing to compare with" in nothing.err) == (2, True)
+        assert "expected canary requests with answers, or a study; for lengths a log of requests besides" in nothing.err
         steady = run_cli(*argv, "--canary", "right.json", "--json")
         assert steady.code == 0, steady.err
         assert [sign["outcome"] for sign in steady.json["data"]["signs"]] == ["steady"] + ["unknown"] * 3
