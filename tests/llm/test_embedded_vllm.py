@@ -184,6 +184,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"model": "no-such-owner/none"},
         "names by a Hugging Face id what the engine did not get: `model` 'no-such-",
     ),
+    "draft": (
+        {"speculative_config": {"model": "no-such-owner/none", "num_speculative_tokens": 2}},
+        "`speculative_config.model` 'no-",
+    ),
     "weightless": ({"model": "/usr"}, "is the directory '/usr', which holds no config.json"),
     "relative": ({"model": "./weights"}, "nothing stands there below '/', where the server was started: write"),
     "lora": ({"enable_lora": "true"}, "cannot find"),

@@ -293,3 +293,14 @@ def test_a_directory_without_a_tokenizer(backend: Any, file: Path) -> None:
         f"'/llama', which '{file}' names, holds no tokenizer that the engine can read: put tokenizer.json"
     )
     assert "'/words', which" in backend.in_plain_words(text, file.parent, {"model": "/llama", "tokenizer": "/words"})
+
+
+def test_an_engine_that_does_not_say_why_it_got_none(backend: Any, file: Path, tmp_path: Path) -> None:
+    text = WRAPPED.format("Invalid repository ID or local directory specified: 'org/draft'.\nPlease verify")
+    arguments = {"model": "org/llm", "speculative_config": {"model": "org/draft"}}
+    said = backend.in_plain_words(BEGIN + text, file.parent, arguments)
+    assert "did not get: `speculative_config.model` 'org/draft'." in said
+    assert "cannot be reached from here, or knows no such model" in said
+    assert said.endswith("Invalid repository ID or local directory specified: 'org/draft'.")
+    here = BEGIN + WRAPPED.format(f"Invalid repository ID or local directory specified: '{tmp_path}'.")
+    assert "Hugging Face id" not in backend.in_plain_words(here, file.parent, {"model": str(tmp_path)})

@@ -23,6 +23,7 @@ _AWAY = re.compile(
     r"|name resolution|Name or service not known|Network is unreachable|Max retries exceeded|All connection attempts",
     re.I,
 )
+_UNTOLD = re.compile(r"Invalid repository ID or local directory specified: '([^']*)'")
 _VALIDATION = re.compile(r"\d+ validation errors? for \w+\n\s*(?:Value error, )?(.*?)(?: \[type=.*|\Z)", re.S)
 """What pydantic puts around the words of an error."""
 _KNOWN = re.compile(r" Supported architectures: dict_keys\(.*?\]\)\.?", re.S)
@@ -68,12 +69,15 @@ def in_plain_words(text, folder, arguments):
     engine's own, without lists and addresses that say nothing of this model."""
     text, file = _VALIDATION.sub(r"\1", text), folder / ARGUMENTS
     first = text.split("\n")[0]
-    reason = None
+    reason, untold = None, _UNTOLD.search(text)
     if _CLOSED.search(text):
         reason = "Hugging Face knows no such model, or gives it only to those who log in (`hf auth login`, HF_TOKEN)"
     elif _AWAY.search(text):
         reason = "Hugging Face cannot be reached from here"
+    elif untold:
+        reason = "Hugging Face cannot be reached from here, or knows no such model"
     ids = [(name, one) for name, one in named_models(arguments) if _ID.fullmatch(one) and not _seen(one, Path.exists)]
+    ids = [(name, one) for name, one in ids if not untold or one == untold[1]]
     lacking = [(name, one) for name, one in ids if not in_cache(one)] or ids
     if reason is not None and lacking:
         return f"{_not_got(lacking, file, reason)}. {first}"
