@@ -11,7 +11,7 @@ from perf.waste import Padding
 from tooling.console import table
 from tooling.units import format_duration_us
 
-Kind = Literal["padding", "oversubscribed cores", "queueing", "compute", "client", "network", "data"]
+Kind = Literal["cache", "padding", "oversubscribed cores", "queueing", "compute", "client", "network", "data"]
 
 MUCH_PADDING = 0.5
 _BUSY = 0.8
@@ -19,6 +19,7 @@ _BUSY = 0.8
 _LARGE = 0.3
 _CLIENT_BUSY_PERCENT = 20
 _SOME = 0.1
+_MOSTLY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ class Split:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What else is known of a measured load; None for what is not. `busy` is the share of the time that an instance
-    computes, `threads` those of one instance, `lengths` how many different lengths the requests have."""
+    computes, `threads` those of one instance, `lengths` how many different lengths the requests have, `executed` the
+    share of them that the response cache did not answer."""
 
     split: Split
     throughput_rps: float
@@ -70,6 +72,7 @@ class Facts:
     client_busy_percent: float | None = None
     lengths: int = 1
     padding: Padding | None = None
+    executed: float = 1.0
 
     @property
     def busy(self) -> float:
@@ -92,8 +95,18 @@ class Cause:
 
 def causes(facts: Facts) -> list[Cause]:
     """What holds requests back, what matters most first; the first is the bottleneck. Never empty."""
+    if facts.executed < _MOSTLY:  # the parts of a request are then those of hardly any
+        return [_cache(facts)]
     found = [*_padding(facts), *_cores(facts), *_client(facts), *_queue(facts), *_compute(facts), *_data(facts)]
     return found or [_largest(facts)]
+
+
+def _cache(facts: Facts) -> Cause:
+    return Cause(
+        "cache",
+        f"{1 - facts.executed:.0%} of the requests were answered from the response cache, without the model",
+        "varied inputs, or the cache turned off: nothing can be said of the model",
+    )
 
 
 def _padding(facts: Facts) -> Iterator[Cause]:

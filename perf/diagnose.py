@@ -275,7 +275,14 @@ def _facts(
         client_busy_percent=statistics.fmean(busy) if busy else None,
         lengths=max(1, len(set(workload.lengths))),
         padding=padding,
+        executed=_executed(points) if config.get("response_cache", {}).get("enable") else 1.0,
     )
+
+
+def _executed(points: Sequence[Measurement]) -> float:
+    """The share of the rows that the model itself answered."""
+    sent = sum((point.requests or 0) * point.rows for point in points)
+    return min(1.0, sum(point.inference_count or 0 for point in points) / sent) if sent else 1.0
 
 
 def _client_us(point: Measurement) -> float:

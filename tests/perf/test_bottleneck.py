@@ -57,6 +57,18 @@ def test_compute_is_named_with_how_busy_the_instances_are() -> None:
     assert knob(replace(full, dynamic_batching=False)) == "batching=on, so that waiting requests are merged"
 
 
+def test_answers_from_the_response_cache_say_nothing_of_the_model() -> None:
+    """They are in no queue and no execution, so that all their time would be the network's."""
+    cached = replace(CALM, split=Split(100, 600, 0, 0, 0, 0), executed=0.001)
+    (cause,) = causes(cached)
+    assert (cause.kind, cause.knob) == (
+        "cache",
+        "varied inputs, or the cache turned off: nothing can be said of the model",
+    )
+    assert cause.figure == "100% of the requests were answered from the response cache, without the model"
+    assert kinds(replace(CALM, executed=0.9)) == ["compute"]
+
+
 def test_more_threads_than_cores_are_named_first() -> None:
     crowded = replace(CALM, instances=2, threads=2, cores=2)
     assert kinds(crowded)[0] == "oversubscribed cores"
