@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,6 +27,8 @@ LENGTH_COLUMNS = ("length", "tokens", "size", "token_count", "num_tokens", "prom
 TEXT_COLUMNS = ("text", "prompt", "query", "sentence", "input", "content", "message", "document")
 _TEXT_FORMS = (".txt", ".jsonl", ".csv")
 _LOG_FORMS = (".jsonl", ".csv")
+_FRACTION = re.compile(r"[.,](\d+)")
+_OFFSET = re.compile(r"(:\d\d(?:\.\d+)?[+-]\d\d)(\d\d)?$")
 _EPOCH_SCALES = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
 """A number larger than the first is a time since 1970 in units of which the second make a second."""
 
@@ -269,13 +272,19 @@ def _is_number(value: Any) -> bool:
     return True
 
 
+def _moment(text: str) -> datetime:
+    """ISO 8601, of which Python 3.10 reads fractions of three and six digits and offsets like +01:00 alone."""
+    text = _FRACTION.sub(lambda found: f".{found[1]:0<6.6}", text.strip().replace("Z", "+00:00"))
+    return datetime.fromisoformat(_OFFSET.sub(lambda found: f"{found[1]}:{found[2] or '00'}", text))
+
+
 def _seconds(value: Any, unit: str | None, place: str) -> float:
     """Seconds of one logged time."""
     try:
         number = float(value)
     except (TypeError, ValueError):
         try:
-            return datetime.fromisoformat(str(value).strip().replace("Z", "+00:00")).timestamp()
+            return _moment(str(value)).timestamp()
         except (ValueError, OverflowError):
             expected = "ISO 8601 like 2026-05-01T12:00:00Z, or a number"
             raise UsageError("not a time", where=place, got=repr(value)[:60], expected=expected) from None
