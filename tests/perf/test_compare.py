@@ -33,7 +33,8 @@ def outcomes(ratio: float, cv: float, seed: int) -> Counter[str]:
 def test_quantiles_are_students() -> None:
     assert tuple(T_QUANTILES) == LOOKS
     for pairs, quantile in T_QUANTILES.items():
-        assert quantile == pytest.approx(float(stats.t.ppf(1 - ALPHA / 2, pairs - 1)), rel=1e-12)
+        # SciPy 1.15, the last for Python 3.10, is right to eleven digits.
+        assert quantile == pytest.approx(float(stats.t.ppf(1 - ALPHA / 2, pairs - 1)), rel=1e-10)
 
 
 @pytest.mark.parametrize("cv", [0.01, 0.05, 0.15])
