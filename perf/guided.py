@@ -16,7 +16,7 @@ from perf.trial import Trial
 
 AGREE = 1.2
 """Prediction and measurement disagree where their gains over the current config differ by more than this factor."""
-FINALISTS = 6
+FINALISTS = 5
 """Settings measured first, all of them only in the first rounds."""
 MORE = 2
 """Settings measured after a correction, if it makes them promising."""

@@ -181,7 +181,7 @@ class Sweep:
         """The best of each group, best groups first: those worth measuring, at most `most`.
 
         Of settings predicted alike the simplest stands for the group, and groups that share instances and threads with
-        a better one that is predicted alike come last: their predictions are right or wrong together. Groups in
+        a better one that is predicted alike, or only waits, come last: they are right or wrong together. Groups in
         `without` are left out, and those whose score is not above `better_than`.
         """
         ranked = self.best(without)
@@ -195,10 +195,13 @@ class Sweep:
         return tuple([*(one for one in able if one not in again), *again][:most])
 
     def _like(self, one: Expected, better: Expected) -> bool:
-        """Whether two settings of the same instances and threads are predicted alike."""
+        """Whether two settings of the same instances and threads are predicted alike, or differ by a delay only."""
         (tier, score), (other_tier, other_score) = self.merit(one), self.merit(better)
-        same = self.setting(one.candidate.knobs) == self.setting(better.candidate.knobs)
-        return same and tier == other_tier and abs(score - other_score) <= ALIKE * abs(other_score)
+        (setting, *kind, _, padded), (other, *other_kind, _, other_padded) = map(
+            self.group, (one.candidate, better.candidate)
+        )
+        alike = tier == other_tier and abs(score - other_score) <= ALIKE * abs(other_score)
+        return setting == other and (alike or (kind, padded) == (other_kind, other_padded))
 
     def best(self, without: Iterable[Group] = ()) -> list[Expected]:
         """The best setting of each group, best groups first; the current config is never among them."""

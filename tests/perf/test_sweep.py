@@ -87,6 +87,13 @@ def test_the_best_of_each_split_comes_first_and_the_simplest_of_equals() -> None
     assert first.knobs.max_queue_delay_us == 0 or "max_queue_delay_us" in first.changed
 
 
+def test_a_setting_that_waits_is_tried_beside_the_same_without_a_delay_which_other_splits_precede() -> None:
+    made = sweep({ONE: 3_850.0, TWO: 40_000.0, FAST: 5_000.0, Setting(1, 1): 40_000.0}, delays_us=(0, 5_000))
+    finalists = made.finalists(9)
+    assert [one.candidate.id for one in finalists] == ["i2-t1-b4-d5000", "i1-t2-b8-d5000", "i2-t1-b4-d0"]
+    assert made.merit(finalists[2]) > made.merit(finalists[1])
+
+
 def test_batches_from_1_to_64_and_delays_to_50_ms_are_played_with_and_without_merging() -> None:
     knobs = [one.candidate.knobs for one in sweep().expected]
     assert {k.max_batch_size for k in knobs} == {1, 2, 4, 8, 16, 32, 64}
