@@ -84,4 +84,4 @@ def test_the_script_is_for_a_known_shell(run_cli) -> None:
     assert run_cli("completion", "zsh", "--json").json["data"]["script"].startswith("#compdef tritune")
     refused = run_cli("completion", "tcsh")
     assert (refused.code, refused.out) == (2, "")
-    assert "'bash', 'zsh', 'fish'" in refused.err
+    assert "SHELL: no such choice (got `tcsh`; expected bash, zsh, fish)" in refused.err
