@@ -26,6 +26,7 @@ from perf.trial import Figures, Trial
 from tooling.config.knobs import Knobs
 from tooling.errors import UsageError
 
+MANY = Knobs(instance_count=4, max_queue_delay_us=20_000, preferred_batch_size=(4,))
 HOSTILE = "<script>alert(1)</script>\"'&"
 VOID = {"meta", "link", "rect", "line", "circle", "path", "polyline"}
 
@@ -77,7 +78,7 @@ def result(study: Path, model: str = "minilm") -> TuneResult:
     better = Verdict("better", 1.25, 1.2, 1.3, 6)
     trials = (
         Trial(Candidate("a", Knobs(instance_count=1)), "compared", Figures.of([point(125.0)]), 1.2, better),
-        Trial(Candidate("b", Knobs(instance_count=4)), "screened out", Figures.of([point(50.0)]), 0.5),
+        Trial(Candidate("b", MANY, edges=(17, 25, 46, 61, 90)), "screened out", Figures.of([point(50.0)]), 0.5),
         Trial(Candidate("c", Knobs(intra_op_threads=3)), "failed", reason=f"Triton refuses it: {HOSTILE}"),
         Trial(Candidate("d", Knobs(max_queue_delay_us=2_000)), "not explored", reason="budget used up"),
     )
@@ -235,17 +236,23 @@ def test_a_guided_search_shows_why(guided_study: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("width", [500, 1200])  # headless Chromium goes no narrower
-def test_a_browser_shows_it_without_scrolling_sideways(guided_study: Path, width: int) -> None:
+def test_a_browser_shows_all_of_it_without_scrolling_sideways(guided_study: Path, width: int) -> None:
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if not chromium:
         pytest.fail("this test needs a browser: install Debian's package `chromium`", pytrace=False)
     path = write_report(guided_study, guided_study.parent / "report.html")
-    probe = "<script>document.title = [document.documentElement.scrollWidth, innerWidth].join()</script>"
+    probe = """<script>
+      const cut = [...document.querySelectorAll("svg text")].filter(text => {
+        const box = text.getBBox(), drawing = text.ownerSVGElement.viewBox.baseVal;
+        return box.x + box.width > drawing.x + drawing.width + 1;
+      });
+      document.title = [document.documentElement.scrollWidth, innerWidth, cut.length].join()</script>"""
     path.write_text(path.read_text().replace("</body>", f"{probe}</body>"))
     argv = ["--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900", "--dump-dom"]
     shown = subprocess.run([chromium, *argv, path.as_uri()], capture_output=True, text=True, timeout=120).stdout
-    wide, window = re.search(r"<title>(\d+),(\d+)</title>", shown).groups()  # type: ignore[union-attr]
+    wide, window, cut = re.search(r"<title>(\d+),(\d+),(\d+)</title>", shown).groups()  # type: ignore[union-attr]
     assert int(wide) <= int(window)
+    assert int(cut) == 0, "texts that reach out of their drawing"
 
 
 def test_the_command_writes_it(study: Path, tmp_path: Path, run_cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
