@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from perf.grid import instances_in_effect, threads_in_effect
+from perf.grid import split_in_effect
 from perf.sim import Machine, Scatter, ServiceModel
 from perf.sim.scenario import TIMER_LATENESS_US
 from perf.validation import validated
@@ -155,7 +155,7 @@ class ServiceCurve(BaseModel):
     def setting(self, knobs: Knobs) -> Setting:
         """The setting that these knobs make. Where the curve holds no measurement of threads that ONNX Runtime
         chooses, one with as many as there are cores stands for it."""
-        found = Setting(instances_in_effect(knobs), threads_in_effect(knobs))
+        found = Setting(*split_in_effect(knobs))
         return found if found.threads or found in self.settings else found._replace(threads=int(self.host["cores"]))
 
     def of(self, setting: Setting) -> Series:

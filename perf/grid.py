@@ -73,11 +73,16 @@ def threads_in_effect(base: Knobs) -> int:
     return max(0, base.intra_op_threads or 0)
 
 
+def split_in_effect(base: Knobs) -> tuple[int, int]:
+    """The instances and threads in effect."""
+    return instances_in_effect(base), threads_in_effect(base)
+
+
 def candidate(base: Knobs, knobs: Knobs, edges: tuple[int, ...] = ()) -> Candidate:
     """A setting named after what it does; with `changed` empty it is the current config by other words."""
     changed = [f.name for f in fields(Knobs) if getattr(knobs, f.name) != getattr(base, f.name)]
-    here = (instances_in_effect(knobs), threads_in_effect(knobs))
-    parts = [f"i{here[0]}-t{here[1]}-b{knobs.max_batch_size}-d{knobs.max_queue_delay_us}"]
+    count, threads = split_in_effect(knobs)
+    parts = [f"i{count}-t{threads}-b{knobs.max_batch_size}-d{knobs.max_queue_delay_us}"]
     parts += [] if knobs.dynamic_batching or not knobs.max_batch_size else ["unmerged"]
     parts += [f"p{'.'.join(map(str, knobs.preferred_batch_size))}"] if knobs.preferred_batch_size else []
     parts += [f"l{'.'.join(map(str, edges))}"] if edges else []
@@ -113,7 +118,7 @@ def candidates(base: Knobs, grid: Grid, cores: int) -> tuple[Candidate, ...]:
     Where neither instances nor threads are asked for, the splits are those that use at least half of the cores and
     not more than all; the split in effect and Triton's own are kept whatever they are. The delay needs batching.
     """
-    here = (instances_in_effect(base), threads_in_effect(base))
+    here = split_in_effect(base)
     sizes = grid.max_batch_sizes or (base.max_batch_size,)
     found = {}
     for (count, threads), size in product(splits(grid, here, cores), sizes):
@@ -144,7 +149,7 @@ def splits(grid: Grid, here: tuple[int, int], cores: int) -> Iterator[tuple[int,
         if not automatic or cores <= 2 * split[0] * split[1] <= 2 * cores:
             yield split
     if automatic:
-        yield from dict.fromkeys((here, (instances_in_effect(Knobs()), threads_in_effect(Knobs()))))
+        yield from dict.fromkeys((here, split_in_effect(Knobs())))
 
 
 def _delays(grid: Grid, base: Knobs) -> Iterable[int]:

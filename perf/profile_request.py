@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from perf.curve import Setting
 from perf.footprint import Room, packed
-from perf.grid import Grid, instances_in_effect, splits, threads_in_effect
+from perf.grid import Grid, split_in_effect, splits
 from perf.lengths import fit_to_model, traffic_lengths
 from perf.profile_plan import Points, three
 from perf.target import RunningTarget, Variant
@@ -99,7 +99,7 @@ def plan_of(request: ProfileRequest) -> Plan:
     """Of a model that is here. Raises UsageError for one that cannot be profiled."""
     model_dir, file = directory(request), _onnx_file(request.model_dir)
     config, signature = request.config or read_config(model_dir), read_onnx(file)
-    settings = request.settings or splits(request.grid, _here(config), usable_cores())
+    settings = request.settings or splits(request.grid, split_in_effect(read(config)), usable_cores())
     points, traffic = _points(request, config, signature, model_dir)
     return Plan(model_dir.name, model_dir, file, _plain(config), _sorted(settings), points, traffic, signature)
 
@@ -121,16 +121,11 @@ def _onnx_file(model_dir: Path) -> Path:
 def plan_remote(request: ProfileRequest, running: RunningTarget) -> Plan:
     """The present setting only where the server may not be reconfigured, with its batcher as it is."""
     config, signature, fixed = running.config(), running.signature(), not running.reconfigure
-    here = _here(config)
+    here = split_in_effect(read(config))
     settings = [here] if fixed else splits(request.grid, here, usable_cores())
     points, traffic = _points(request, config, signature, request.model_dir)
     kept = config if fixed else _plain(config)
     return Plan(running.model, None, None, kept, _sorted(settings), points, traffic, signature, as_it_is=fixed)
-
-
-def _here(config: ModelConfig) -> tuple[int, int]:
-    knobs = read(config)
-    return instances_in_effect(knobs), threads_in_effect(knobs)
 
 
 def _sorted(settings: Iterable[tuple[int, int]]) -> tuple[Setting, ...]:

@@ -13,7 +13,7 @@ from perf.bench import Bench
 from perf.buckets import pad
 from perf.curve import ServiceCurve, Setting
 from perf.findings import findings
-from perf.grid import FORM, Candidate, instances_in_effect, threads_in_effect
+from perf.grid import FORM, Candidate, split_in_effect
 from perf.guided import Guided, guided
 from perf.input_data import write_input_data
 from perf.lengths import fit_to_model
@@ -292,8 +292,7 @@ def _curve_request(request: TuneRequest, plan: Plan) -> ProfileRequest:
 
 def _splits(plan: Plan) -> set[tuple[int, int]]:
     """Instances and threads of every setting, and of the current config."""
-    all_knobs = [c.knobs for c in (plan.default, *plan.wide)]
-    return {(instances_in_effect(k), threads_in_effect(k)) for k in all_knobs}
+    return {split_in_effect(c.knobs) for c in (plan.default, *plan.wide)}
 
 
 def _misfit(curve: ServiceCurve) -> str | None:
