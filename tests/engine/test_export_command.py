@@ -178,6 +178,12 @@ def test_shapes_by_hand(run_cli: Run, encoder: Callable[..., Path], tmp_path: Pa
         (["--max-tokens", "64", "--release", "24.04"], "engines cannot be built for Triton 24.04"),
         (["--max-tokens", "64", "--release", "26.08", "--precision", "fp16"], "takes the precision from the ONNX file"),
         (["--max-tokens", "64", "--padding", "auto"], "belongs to a text pipeline"),
+        (["--max-tokens", "64", "--pipeline", "text", "--texts", "x"], "--pipeline, --texts: belongs to a text"),
+        (["--max-tokens", "64", "--optimize"], "--optimize: it makes operators that only ONNX Runtime has"),
+        (["--max-tokens", "64", "--force", "--task", "fill-mask"], "--task: it is for the export to ONNX (got "),
+        (["--max-tokens", "64", "--trust-remote-code", "--opset", "17"], "--opset, --trust-remote-code: it is for the"),
+        (["--max-tokens", "64", "--exporter", "dynamo", "--external-data", "1MB"], "--exporter, --external-data: it"),
+        (["--max-tokens", "64", "--precision", "fp16", "--convert-io"], "--convert-io: it is for the export to ONNX"),
         (["--max-tokens", "64", "--padding", "buckets"], "no lengths to make buckets of"),
         (["--max-tokens", "64", "--buckets", "32,128"], "--max-tokens and --buckets exclude each other"),
         (["--max-tokens", "64", "--engine", "opt=4x"], "--engine: no usual size"),
@@ -223,6 +229,9 @@ def test_shapes_by_hand_that_are_none(
 def test_engine_options_need_an_engine(run_cli: Run, encoder: Callable[..., Path], tmp_path: Path) -> None:
     done = run_cli("export", encoder(), "-r", tmp_path, "--print-command")
     assert (done.code, "belongs to an engine" in done.err) == (2, True)
+    asked = ("--max-batch-size", "4", "--builder", "trtexec", "--engine", "gpu=1")
+    done = run_cli("export", encoder(), "-r", tmp_path, *asked)
+    assert "--max-batch-size, --builder, --engine: belongs to an engine" in done.err
 
 
 def test_without_a_gpu_the_command_is_told(

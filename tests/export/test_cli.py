@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,3 +68,17 @@ def test_wrong_usage(argv: list[str], code: int, message: str, run_cli: Run, ber
     assert (done.code, done.out) == (code, "")
     assert f"{message}" in done.err
     assert "hint: " in done.err
+
+
+def test_options_of_the_export_before_an_engine(run_cli: Run, bert_dir: Path, tmp_path: Path) -> None:
+    """They count where the source is exported first; half inputs do not, where TensorRT 10 gets single precision."""
+    argv = ("export", bert_dir, "-r", tmp_path / "r", "--format", "tensorrt", "--print-command", "--opset", "17", "-q")
+    refused = run_cli(*argv, "--precision", "fp16", "--convert-io")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--convert-io: TensorRT 10.5.0 chooses half precision itself" in refused.err
+    assert not (tmp_path / "r").exists()
+    done = run_cli(*argv, "--precision", "fp16", "--json")
+    assert done.code == 0, done.err
+    assert "--fp16" in done.json["data"]["command"]
+    made = json.loads((tmp_path / "r" / "tiny-bert" / "export.json").read_bytes())
+    assert (made["opset"], made["precision"]) == (17, "fp32")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from export.options import ExportOptions
+from tooling.cli.text_pipeline import OF_TEXTS
 from tooling.console import Console
 from tooling.errors import Problem, UsageError, suggest
 
@@ -14,25 +16,31 @@ if TYPE_CHECKING:
     from export.engine.build import EngineResult
     from export.engine.profiles import ShapeRange
     from export.engine.request import EngineRequest
+    from tooling.releases import Release
     from tooling.signature.plan_manifest import HardwareCompatibility
     from tooling.signature.spec import ModelSignature, Profile
 
 Builder = Literal["container", "trtexec", "python"]
-OnnxPrecision = Literal["fp32", "fp16", "int8"]
 _DEFAULT_BATCH = 8
+_OF_ENGINES: Final = ("--max-batch-size", "--workload", "--builder", "--engine", "--print-command")
+_OF_EXPORTERS: Final = ("--task", "--convert-io", "--opset", "--exporter", "--external-data", "--trust-remote-code")
+"""Options of the export to ONNX, which a source that is an ONNX file has behind it."""
+_LENGTHS: Final = ("--buckets", "--max-tokens")
+"""Options of text pipelines that say the lengths of an engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineAsk:
     """The words of the command line, unread; what is None is decided from the model and the release.
 
-    `edges` are those of the profiles in tokens, `longest` is the longest sequence. `workload` is a file with the
-    traffic to build for; with `bucketed` its lengths become a profile each bucket. `settings` are the KEY=VALUE of
-    --engine.
+    `export` says how a source that is no ONNX file becomes one, and the release and precision of the engine; `said` are
+    the options that were given. `edges` are those of the profiles in tokens, `longest` is the longest sequence.
+    `workload` is a file with the traffic to build for; with `bucketed` its lengths become a profile each bucket.
+    `settings` are the KEY=VALUE of --engine.
     """
 
-    release: str | None = None
-    fp16: bool = False
+    export: ExportOptions
+    said: Sequence[str] = ()
     max_batch_size: int | None = None
     edges: tuple[int, ...] = ()
     longest: int | None = None
@@ -42,32 +50,52 @@ class EngineAsk:
     settings: Mapping[str, str] = field(default_factory=dict)
     print_command: bool = False
 
-    def refuse_unused(self) -> None:
-        """UsageError where an option of engines is given without one being asked for."""
-        given = {
-            "--max-batch-size": self.max_batch_size,
-            "--workload": self.workload,
-            "--builder": self.builder,
-            "--engine": self.settings,
-            "--print-command": self.print_command,
-        }
-        for option, value in given.items():
-            if value:
-                raise UsageError("belongs to an engine", where=option, hint="add `--format tensorrt`")
+    @property
+    def fp16(self) -> bool:
+        return self.export.precision == "fp16"
 
-    def onnx_precision(self, asked: OnnxPrecision) -> OnnxPrecision:
-        """Of the ONNX file that is exported first: TensorRT 11 takes types from it, 10 chooses FP16 kernels itself.
-
-        Raises UsageError for int8: an engine wants quantisation nodes in the file, not ONNX Runtime's own operators.
-        """
+    @property
+    def target(self) -> Release:
         from tooling.releases import current_release, release_named
 
-        if asked == "int8":
+        return release_named(self.export.release, "--release") if self.export.release else current_release()
+
+    def refuse_unfit(self) -> None:
+        """UsageError for options that no engine has a use for, and for those that make operators of ONNX Runtime."""
+        taken = (*_LENGTHS, *(["--padding"] if self.bucketed else []))
+        texts = [option for option in self.said if option in ("--pipeline", *OF_TEXTS) and option not in taken]
+        if texts:
+            what, hint = "belongs to a text pipeline, and an engine has none", "leave it out, or `--format tensorrt`"
+            raise UsageError(what, where=", ".join(texts), hint=hint)
+        if self.export.precision == "int8":
             expected = "fp32 or fp16; a file that holds QuantizeLinear and DequantizeLinear is built as it is"
             raise UsageError("no precision of an engine", where="--precision", got="int8", expected=expected)
-        release = release_named(self.release, "--release") if self.release else current_release()
-        major = (release.tensorrt or "0").partition(".")[0]
-        return "fp16" if asked == "fp16" and int(major) >= 11 else "fp32"
+        if self.export.optimize:
+            what, hint = "it makes operators that only ONNX Runtime has", "leave it out: TensorRT fuses by itself"
+            raise UsageError(what, where="--optimize", expected="operators of ai.onnx", hint=hint)
+
+    def onnx_options(self) -> ExportOptions:
+        """Of the ONNX file that is exported first: TensorRT 11 takes types from it, 10 chooses FP16 kernels itself.
+
+        Raises UsageError for half inputs where the file stays in single precision.
+        """
+        release = self.target
+        if not self.fp16 or int((release.tensorrt or "0").partition(".")[0]) >= 11:
+            return self.export
+        if self.export.convert_io:
+            raise UsageError(
+                f"TensorRT {release.tensorrt} chooses half precision itself: inputs and outputs stay FP32",
+                where="--convert-io",
+                hint="leave it out, or export with --format onnx first and build that file without --precision",
+            )
+        return replace(self.export, precision="fp32")
+
+
+def refuse_engine_options(said: Sequence[str]) -> None:
+    """UsageError where options of engines are given without one being asked for."""
+    unread = [option for option in said if option in _OF_ENGINES]
+    if unread:
+        raise UsageError("belongs to an engine", where=", ".join(unread), hint="add `--format tensorrt`")
 
 
 SETTINGS: Final = {
@@ -110,7 +138,7 @@ def export_engine(
     repository: Path,
     name: str | None,
     ask: EngineAsk,
-    to_onnx: Callable[[], Path],
+    to_onnx: Callable[[ExportOptions], Path],
     console: Console,
 ) -> None:
     """Build `REPOSITORY/NAME/1/model.plan` from an ONNX file, an exported model directory, or what `to_onnx` exports.
@@ -121,7 +149,13 @@ def export_engine(
     from export.engine.request import overflow_warning
     from export.source import file_digest
 
-    onnx = _onnx_of(Path(source), to_onnx)
+    ask.refuse_unfit()
+    onnx = _file_of(Path(source))
+    if onnx is None:
+        onnx = to_onnx(ask.onnx_options())
+    elif unread := [option for option in ask.said if option in _OF_EXPORTERS]:
+        what, hint = "it is for the export to ONNX", "leave it out: this source is built as it is"
+        raise UsageError(what, where=", ".join(unread), got=f"{onnx}, which is ONNX", hint=hint)
     request = _request(onnx, repository, name, ask)
     asked, own = max(ask.longest or 0, *ask.edges, 0), _own_length(onnx)
     if own and asked > own:
@@ -139,8 +173,8 @@ def export_engine(
     console.result(_data(result), _text(result))
 
 
-def _onnx_of(source: Path, to_onnx: Callable[[], Path]) -> Path:
-    """A file, or the newest version of a model directory, as it is; anything else is exported first."""
+def _file_of(source: Path) -> Path | None:
+    """The ONNX file that a source is, or the newest of a model directory; None for what is exported first."""
     from tooling.repository import CONFIG_FILE, locate_model
 
     exported = source.is_dir() and any(source.glob("*/model.onnx"))
@@ -149,12 +183,11 @@ def _onnx_of(source: Path, to_onnx: Callable[[], Path]) -> Path:
     if (source / CONFIG_FILE).is_file():
         expected = "REPO/NAME with 1/model.onnx in it, an ONNX file, or what `save_pretrained` wrote"
         raise UsageError("a model directory without an ONNX file", where=source, expected=expected)
-    return to_onnx()
+    return None
 
 
 def _request(onnx: Path, repository: Path, name: str | None, ask: EngineAsk) -> EngineRequest:
     from export.engine.request import EngineRequest, check_source
-    from tooling.releases import current_release, release_named
     from tooling.repository import check_model_name, locate_model
 
     graph = check_source(onnx)
@@ -168,7 +201,7 @@ def _request(onnx: Path, repository: Path, name: str | None, ask: EngineAsk) -> 
         graph=graph,
         plan=repository.absolute() / name / "1" / "model.plan",
         profiles=_profiles(signature, onnx, ask),
-        release=release_named(ask.release, "--release") if ask.release else current_release(),
+        release=ask.target,
         fp16=ask.fp16,
         workspace_bytes=_workspace(settings["workspace"]) if "workspace" in settings else None,
         timing_cache=_cache_file(settings["timing_cache"]) if "timing_cache" in settings else None,

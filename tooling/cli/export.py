@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -10,9 +9,17 @@ import typer
 
 from export.options import INLINE_BYTES, OPSETS, ExportOptions
 from tooling.cli.app import console_of
-from tooling.cli.engine import SETTINGS, Builder, EngineAsk, export_engine, parse_settings
-from tooling.cli.options import CLIENTS, MOST, counted, counts, heeding, repeated, size_bytes
-from tooling.cli.text_pipeline import Invalid, Padding, Pipeline, TextAsk, write_clients_of, write_pipeline
+from tooling.cli.engine import SETTINGS, Builder, EngineAsk, export_engine, parse_settings, refuse_engine_options
+from tooling.cli.options import CLIENTS, MOST, counted, counts, given, heeding, repeated, size_bytes
+from tooling.cli.text_pipeline import (
+    Invalid,
+    Padding,
+    Pipeline,
+    TextAsk,
+    refuse_text_options,
+    write_clients_of,
+    write_pipeline,
+)
 from tooling.errors import UsageError
 
 if TYPE_CHECKING:
@@ -117,11 +124,11 @@ def export(
     )
     if convert_io and precision != "fp16":
         raise UsageError("--convert-io is for --precision fp16", hint="leave it out, or ask for half precision")
-    console = console_of(context)
+    console, said = console_of(context), given(context)
     if file_format == "tensorrt":
         wanted = EngineAsk(
-            release=release,
-            fp16=precision == "fp16",
+            options,
+            said,
             max_batch_size=max_batch_size,
             edges=counts("--buckets", buckets),
             longest=max_tokens,
@@ -131,28 +138,20 @@ def export(
             settings=parse_settings(engine),
             print_command=print_command,
         )
-        TextAsk(None if wanted.bucketed else padding, "", texts, curve, concurrency, None, invalid_utf8).refuse_unused(
-            name
-        )
-        onnx = replace(options, precision=wanted.onnx_precision(precision))
         export_engine(
             source,
             repository,
             name,
             wanted,
-            lambda: export_model(source, repository, name, onnx, force=force, console=console).model_file,
+            lambda onnx: export_model(source, repository, name, onnx, force=force, console=console).model_file,
             console,
         )
         return
-    EngineAsk(
-        max_batch_size=max_batch_size,
-        workload=workload,
-        builder=builder,
-        settings=parse_settings(engine),
-        print_command=print_command,
-    ).refuse_unused()
+    refuse_engine_options(said)
+    if not pipeline:
+        refuse_text_options(said)
     ask = TextAsk(padding, buckets, texts, curve, concurrency, max_tokens, invalid_utf8)
-    entry = ask.entry_name(source, repository, name, force=force) if pipeline else ask.refuse_unused(name)
+    entry = ask.entry_name(source, repository, name, force=force) if pipeline else name
     named = f"{entry}_model" if pipeline else entry
     result = export_model(source, repository, named, options, force=force, console=console)
     data = {

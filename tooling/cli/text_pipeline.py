@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tooling.cli.options import CLIENTS, counts
 from tooling.console import Console
@@ -20,8 +21,19 @@ if TYPE_CHECKING:
 Pipeline = Literal["text"]
 Padding = Literal["none", "buckets", "models", "merged", "auto"]
 Invalid = Literal["replace", "reject"]
+OF_TEXTS: Final = ("--padding", "--buckets", "--texts", "--curve", "--concurrency", "--max-tokens", "--invalid-utf8")
+"""Options of a text pipeline."""
 _MOST_TEXTS = 100_000
 _MOST_EDGES = 64
+_FREE: Final = ("none", "merged")
+"""Ways of padding that have no lengths of their own."""
+
+
+def refuse_text_options(said: Sequence[str]) -> None:
+    """UsageError where options of a text pipeline are given without one being asked for."""
+    unread = [option for option in said if option in OF_TEXTS]
+    if unread:
+        raise UsageError("belongs to a text pipeline", where=", ".join(unread), hint="add `--pipeline text`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +47,6 @@ class TextAsk:
     concurrency: int | None
     max_tokens: int | None
     invalid_utf8: Invalid | None
-
-    def refuse_unused(self, name: str | None) -> str | None:
-        """`name`, or UsageError where an option of the pipeline is given without it."""
-        given = {
-            "--padding": self.padding,
-            "--buckets": self.buckets,
-            "--texts": self.texts,
-            "--curve": self.curve,
-            "--concurrency": self.concurrency,
-            "--max-tokens": self.max_tokens,
-            "--invalid-utf8": self.invalid_utf8,
-        }
-        for option, value in given.items():
-            if value:
-                raise UsageError("belongs to a text pipeline", where=option, hint="add `--pipeline text`")
-        return name
 
     def entry_name(self, source: str, repository: Path, name: str | None, *, force: bool) -> str:
         """The name that takes texts: the one given, else the source's.
@@ -74,6 +70,20 @@ class TextAsk:
             )
         if self.concurrency and ways != "auto":
             raise UsageError("clients matter to `--padding auto` only", where="--concurrency", got=f"--padding {ways}")
+        if self.texts and ways in _FREE:
+            raise UsageError(
+                "there are no lengths to find",
+                where="--texts",
+                got=f"--padding {ways}",
+                expected="buckets, models or auto",
+            )
+        if self.curve and (self.buckets or ways in _FREE):
+            raise UsageError(
+                "there is nothing to decide with it",
+                where="--curve",
+                got="--buckets" if self.buckets else f"--padding {ways}",
+                expected="--padding auto, or buckets or models without --buckets",
+            )
         edges = counts("--buckets", self.buckets)
         if len(edges) > _MOST_EDGES:
             raise UsageError("too many lengths", where="--buckets", got=len(edges), expected=f"at most {_MOST_EDGES}")
@@ -134,7 +144,7 @@ def _lines(written: TextPipeline, choice: Choice | None) -> list[str]:
 def _decide(model_dir: Path, ask: TextAsk) -> tuple[str, tuple[int, ...], Choice | None]:
     """The padding and its edges; from the texts and the service curve where they are not given."""
     way, edges = ask.way(), tuple(sorted(set(counts("--buckets", ask.buckets))))
-    if way in ("none", "merged") or edges:
+    if way in _FREE or edges:
         return way, edges, None
     from perf.padding import choose_edges, choose_padding
     from perf.sim import BatcherConfig

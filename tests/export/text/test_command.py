@@ -52,6 +52,10 @@ def test_buckets_come_from_real_texts(export: Run, tmp_path: Path) -> None:
         (["--pipeline", "text", "--max-tokens", "65"], "texts would be longer than the model takes"),
         (["--pipeline", "text", "--name", "a b"], "not a usable model name"),
         (["--pipeline", "text", "--concurrency", "4"], "clients matter to `--padding auto` only"),
+        (["--pipeline", "text", "--texts", "x", "--padding", "none"], "--texts: there are no lengths to find (got"),
+        (["--pipeline", "text", "--curve", "x"], "--curve: there is nothing to decide with it (got --padding none;"),
+        (["--pipeline", "text", "--curve", "x", "--buckets", "8"], "--curve: there is nothing to decide with it (g"),
+        (["--padding", "merged", "--max-tokens", "9"], "--padding, --max-tokens: belongs to a text pipeline"),
     ],
 )
 def test_wrong_options(export: Run, options: list[str], message: str) -> None:
