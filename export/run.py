@@ -17,7 +17,7 @@ from export.source import open_source
 from tooling.console import Console
 from tooling.errors import UsageError
 from tooling.releases import current_release, release_named
-from tooling.repository import check_model_name, locate_model, write_atomic, writing
+from tooling.repository import alone_in, check_model_name, locate_model, write_atomic, writing
 from tooling.staging import link, publish, staging
 
 _OURS: Final = frozenset({VERSION, TOKENIZER_DIR, PROCESSOR_DIR, LABELS_FILE, MANIFEST_FILE})
@@ -81,8 +81,9 @@ def export_model(
         write_atomic(staged / MANIFEST_FILE, manifest.model_dump_json(indent=2) + "\n")
         if kept is None:
             cache.store(key, staged)
-        _carry_over(model_dir, staged)
-        publish(staged, model_dir)
+        with alone_in(model_dir):
+            _carry_over(model_dir, staged)
+            publish(staged, model_dir)
         if kept is None:
             progress.step(f"published in {model_dir}")
     return ExportResult(model_dir, manifest, reused=kept is not None)

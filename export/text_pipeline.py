@@ -8,6 +8,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +23,7 @@ from tooling.config.render import origin, render
 from tooling.console import Console
 from tooling.errors import Problem, UsageError
 from tooling.repository import (
+    alone_in,
     check_model_name,
     config_path,
     guard_overwrite,
@@ -93,7 +95,8 @@ def write_text_pipeline(
     console = console or Console(quiet=True)
     check_model_name(name)
     plan = _plan(model_dir, name, options)
-    for path in (plan.entry, *(plan.sibling(step) for step in plan.others)):
+    places = (plan.entry, *(plan.sibling(step) for step in plan.others))
+    for path in places:
         require_free(path, force)
     with console.progress(f"text pipeline {name}", total=2) as progress:
         error = check_padding(
@@ -106,7 +109,12 @@ def write_text_pipeline(
         )
         progress.step(f"padding checked, it changes an output by {error:.1e} at most")
         stale = _served_by(plan.entry) - {path.name for path in plan.models()}
-        _write(plan)
+        with ExitStack() as held:
+            for path in (model_dir, *places):
+                held.enter_context(alone_in(path))
+            for path in places:  # somebody may have edited one meanwhile
+                require_free(path, force)
+            _write(plan)
         progress.step(f"written in {model_dir.parent}")
     return TextPipeline(
         plan.entry,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tooling.errors import UsageError
 from tooling.llm.model_facts import read_facts
-from tooling.repository import encode, read_text, write_atomic
+from tooling.repository import alone_in, encode, read_text, write_atomic
 from tooling.signature.vllm_model import parse_arguments
 
 FILE = "model.json"
@@ -40,7 +40,8 @@ def settings_file(model_dir: Path) -> Path:
 def apply_setting(model_dir: Path, arguments: dict[str, Any]) -> Path:
     """Write these arguments among the model's; the others stay as they are."""
     path = settings_file(model_dir)
-    write_atomic(path, json.dumps({**read_arguments(model_dir), **arguments}, indent=2) + "\n")
+    with alone_in(path.parent):
+        write_atomic(path, json.dumps({**read_arguments(model_dir), **arguments}, indent=2) + "\n")
     return path
 
 

@@ -20,7 +20,7 @@ from perf.study import FILE_NAME, read_study
 from tooling.config.knobs import apply, one_group
 from tooling.config.render import origin, render
 from tooling.errors import UsageError
-from tooling.repository import config_path, read_config, read_text, require_writable, write_atomic
+from tooling.repository import alone_in, config_path, read_config, read_text, require_writable, write_atomic
 
 if TYPE_CHECKING:
     from tooling.config.proto import ModelConfig
@@ -43,10 +43,9 @@ def write_tuned_config(result: TuneResult, model_dir: Path, hardware: str, also:
     form = next((form for form in known if form.text == result.chosen.candidate.form), None)
     place = (form and form.model_dir) or model_dir
     path = config_path(place, hardware)
-    require_ours(path)
     config = _tuned(result, form.config if form else read_config(model_dir))
     config.name = read_config(place).name
-    write_atomic(path, render(config, evidence=_evidence(result, path, hardware)))
+    _write(path, render(config, evidence=_evidence(result, path, hardware)))
     return path
 
 
@@ -56,10 +55,15 @@ def write_settings(one: Candidate, model_dir: Path, hardware: str, evidence: Seq
     Raises UsageError when the file holds edits.
     """
     path = config_path(model_dir, hardware)
-    require_ours(path)
     config = apply(one.knobs, one_group(read_config(model_dir)))
-    write_atomic(path, render(config, evidence=[f"Measured on {hardware}.", *evidence]))
+    _write(path, render(config, evidence=[f"Measured on {hardware}.", *evidence]))
     return path
+
+
+def _write(path: Path, text: str) -> None:
+    with alone_in(path.parent):
+        require_ours(path)
+        write_atomic(path, text)
 
 
 def tuned_dir(model_dir: Path) -> Path:

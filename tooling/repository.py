@@ -268,14 +268,17 @@ def writing(path: Path) -> Iterator[None]:
 @contextmanager
 def alone_in(directory: Path) -> Iterator[None]:
     """Let one command at a time read, change and write the files of a directory; others wait, where the file system
-    knows such locks."""
+    knows such locks, and then have the directory that stands there. Never within itself."""
     import fcntl
 
     with ExitStack() as clean_up:
         with suppress(OSError):  # not there yet, or not to be locked
-            handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-            clean_up.callback(os.close, handle)
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            held: os.stat_result | None = None
+            while held is None or not os.path.samestat(held, directory.stat()):  # it gave way to another meanwhile
+                handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+                clean_up.callback(os.close, handle)
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                held = os.fstat(handle)
         yield
 
 

@@ -18,7 +18,7 @@ from export.engine.request import EngineRequest, check_request, overflow_warning
 from export.engine.trtexec import container_command, local_command, written_shapes
 from tooling.console import Console
 from tooling.errors import ExternalError, MissingError, UsageError
-from tooling.repository import write_atomic, writing
+from tooling.repository import alone_in, write_atomic, writing
 from tooling.signature.plan_manifest import PlanManifest, PlanRange, PlanTensor
 from tooling.signature.spec import Profile, TensorSpec
 from tooling.signature.tensorrt_plan import manifest_path, plan_version
@@ -116,8 +116,9 @@ def build_engine(request: EngineRequest, builder: Builder | None, source_sha256:
 
 
 def _place(built: Path, plan: Path) -> None:
-    """Without a sidecar for a moment: a new plan must never stand beside the old one's."""
-    with writing(plan):
+    """Without a sidecar for a moment: a new plan must never stand beside the old one's, nor beside that of another
+    build at the same time."""
+    with writing(plan), alone_in(plan.parent):
         manifest_path(plan).unlink(missing_ok=True)
         built.replace(plan)
         manifest_path(built).replace(manifest_path(plan))

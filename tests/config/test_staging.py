@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from threading import Event
 
@@ -12,7 +12,7 @@ import pytest
 from tooling import repository
 from tooling import staging as module
 from tooling.errors import UsageError
-from tooling.repository import write_atomic
+from tooling.repository import alone_in, write_atomic
 from tooling.staging import publish, staging
 
 
@@ -102,3 +102,27 @@ def test_a_file_is_written_where_its_directory_gave_way_to_another(
     monkeypatch.setattr(repository, "_write_synced", swapped)
     write_atomic(tmp_path / "m" / "c", "3")
     assert {path.name: path.read_text() for path in (tmp_path / "m").iterdir()} == {"a": "2", "b": "2", "c": "3"}
+
+
+def test_who_waited_for_a_directory_has_the_one_that_took_its_place(tmp_path: Path) -> None:
+    target, inside, leave = tmp_path / "m", Event(), Event()
+    put(target, "1")
+
+    def hold() -> None:
+        with alone_in(target):
+            inside.set()
+            assert leave.wait(60)
+
+    with ThreadPoolExecutor(2) as pool:
+        with alone_in(target):
+            second = pool.submit(hold)
+            wait([second], timeout=1)
+            assert not inside.is_set()
+            put(target, "2")
+        assert inside.wait(60)
+        inside.clear()
+        third = pool.submit(hold)
+        assert not inside.wait(1), "two at once"
+        leave.set()
+        for held in (second, third):
+            held.result(timeout=60)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
 
-from export.engine.build import build_engine, shell_line, without_plan
+from export.engine.build import _place, build_engine, shell_line, without_plan
 from export.engine.request import EngineRequest
 from export.engine.trtexec import container_command
 from tooling.console import Console
 from tooling.errors import ExternalError, MissingError, UsageError
+from tooling.repository import alone_in
 
 Make = Callable[..., EngineRequest]
 SILENT = Console(quiet=True)
@@ -87,3 +89,23 @@ def test_a_local_trtexec_gets_the_gpu_that_is_asked_for(
 def test_docker_mounts_only_what_is_there(request_for: Make, tmp_path: Path) -> None:
     request = request_for("24.10", timing_cache=tmp_path / "new dir" / "timing")
     assert shell_line(request).startswith(f"mkdir -p {request.plan.parent} '{tmp_path}/new dir' && docker run ")
+
+
+def test_a_plan_of_one_build_never_stands_beside_the_sidecar_of_another(tmp_path: Path) -> None:
+    def pair(directory: Path, text: str) -> Path:
+        directory.mkdir()
+        for name in ("model.plan", "model.plan.json"):
+            (directory / name).write_text(text)
+        return directory / "model.plan"
+
+    plan, built = pair(tmp_path / "1", "old"), pair(tmp_path / "built", "new")
+    with ThreadPoolExecutor(1) as pool:
+        with alone_in(plan.parent):
+            second = pool.submit(_place, built, plan)
+            wait([second], timeout=1)
+            assert {path.read_text() for path in plan.parent.iterdir()} == {"old"}
+        second.result(timeout=60)
+    assert {path.name: path.read_text() for path in plan.parent.iterdir()} == {
+        "model.plan": "new",
+        "model.plan.json": "new",
+    }

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import export.build
+import export.run
 from export.manifest import read_manifest
 from export.options import ExportOptions
 from export.run import ExportResult
 from export.run import export_model as export_with
 from tooling.console import Console
 from tooling.errors import MissingError, Refused, TrituneError, UsageError, install_extra
+from tooling.repository import alone_in, write_atomic
 
 SILENT = Console(quiet=True)
 
@@ -119,6 +123,32 @@ def test_existing_configs_and_versions_stay(exported: ExportResult, bert_dir: Pa
     after = contents(model_dir)
     assert {name: after.pop(name) for name in kept} == kept
     assert after.keys() == contents(exported.model_dir).keys()
+    assert names(tmp_path) == ["m"]
+
+
+def test_what_is_written_meanwhile_goes_into_the_new_directory(
+    exported: ExportResult, bert_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not into the one that it takes the place of, after its config was carried over."""
+    shutil.copytree(exported.model_dir, tmp_path / "m")
+    config, real, edits = tmp_path / "m" / "config.pbtxt", export.run._carry_over, list[Future[None]]()
+    config.write_text("# old")
+
+    def edit() -> None:
+        with alone_in(config.parent):
+            write_atomic(config, "# new")
+
+    def carried(model_dir: Path, staged: Path) -> None:
+        real(model_dir, staged)
+        edits.append(pool.submit(edit))
+        wait(edits, timeout=1)
+
+    monkeypatch.setattr(export.run, "_carry_over", carried)
+    with ThreadPoolExecutor(1) as pool:
+        export_model(bert_dir, tmp_path, "m", opset=17)
+        for made in edits:
+            made.result(timeout=60)
+    assert config.read_text() == "# new"
     assert names(tmp_path) == ["m"]
 
 

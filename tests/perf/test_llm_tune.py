@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from perf.llm_tune import Simulated, Tried, choose, sweep, tune_llm
 from perf.sim.llm import StepTime
 from perf.slo import Slo
 from tooling.errors import UsageError
+from tooling.repository import alone_in
 
 FLAT = StepTime(fixed_us=10_000, per_token_us=5, per_sequence_us=50, per_kv_token_us=0)
 STEEP = StepTime(fixed_us=2_000, per_token_us=5, per_sequence_us=2_000, per_kv_token_us=0)
@@ -131,6 +133,18 @@ def test_a_setting_is_written_among_the_other_arguments(model: Path) -> None:
     apply_setting(model, Setting(16, 1024)._asdict())
     written = {"model": "/m", "max_num_seqs": 16, "max_num_batched_tokens": 1024}
     assert json.loads((model / "1" / "model.json").read_text()) == written == read_arguments(model)
+
+
+def test_of_two_that_change_arguments_at_once_none_loses_its_own(model: Path) -> None:
+    file = model / "1" / "model.json"
+    with ThreadPoolExecutor(1) as pool:
+        with alone_in(file.parent):
+            second = pool.submit(apply_setting, model, Setting(16, 1024)._asdict())
+            wait([second], timeout=1)
+            file.write_text('{"model": "/m", "gpu_memory_utilization": 0.5}')
+        second.result(timeout=60)
+    written = {"model": "/m", "gpu_memory_utilization": 0.5, "max_num_seqs": 16, "max_num_batched_tokens": 1024}
+    assert read_arguments(model) == written
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,7 +15,10 @@ from perf.compare import Verdict
 from perf.grid import Candidate
 from perf.several import ModelOutcome, Several
 from perf.studies import StudyFile
+from perf.tuned import write_settings
 from tooling.config.knobs import Knobs
+from tooling.errors import UsageError
+from tooling.repository import alone_in
 
 CHANGED = Candidate("i1", Knobs(instance_count=1), ("instance_count",))
 
@@ -93,3 +97,17 @@ def test_two_models_are_tuned_as_they_share_the_cores(layered: Any, tmp_path: Pa
     assert shown.code == 0 and "All models are measured at the same time." in shown.out
     best = run_cli("study", "best", tmp_path / "study")
     assert best.code == (0 if data["taken"] else 1)
+
+
+def test_a_tuned_config_that_is_edited_meanwhile_is_left_alone(layered: Any, tmp_path: Path) -> None:
+    model = layered(tmp_path / "one", 1)
+    path = write_settings(CHANGED, model, "cpu-9", ["Fast."])
+    assert "count: 1" in path.read_text()
+    with ThreadPoolExecutor(1) as pool:
+        with alone_in(path.parent):
+            second = pool.submit(write_settings, replace(CHANGED, knobs=Knobs(instance_count=7)), model, "cpu-9", [])
+            wait([second], timeout=1)
+            path.write_text("max_batch_size: 3\n")
+        with pytest.raises(UsageError, match=r"cpu-9\.pbtxt: the file is not as tritune wrote it"):
+            second.result(timeout=60)
+    assert path.read_text() == "max_batch_size: 3\n"

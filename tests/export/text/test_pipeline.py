@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import export.text_pipeline
 from export.clients import client_texts
 from export.padding_check import check_padding
 from export.text_pipeline import TextOptions, write_text_pipeline
@@ -68,6 +69,22 @@ def test_gen_config_changes_only_what_is_asked_of_a_part(repository: Path, run_c
     assert read_config(part) == before
     with pytest.raises(UsageError, match="the file is not as tritune wrote it"):
         write(repository, padding, buckets)
+
+
+def test_a_config_that_was_edited_meanwhile_is_left_alone(
+    repository: Path, run_cli: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(repository)
+
+    def edited(*words: Any) -> float:
+        assert run_cli("gen-config", repository / "tiny_tokenizer", "--instances", "3").code == 0
+        return check_padding(*words)
+
+    monkeypatch.setattr(export.text_pipeline, "check_padding", edited)
+    with pytest.raises(UsageError, match=r"tiny_tokenizer/config.pbtxt: the file is not as tritune wrote it"):
+        write(repository, max_tokens=16)
+    assert read_config(repository / "tiny_tokenizer").instance_group[0].count == 3
+    assert json.loads((repository / "tiny_tokenizer" / "1" / "text.json").read_text())["max_tokens"] != 16
 
 
 def test_three_models_join_by_their_names(repository: Path) -> None:
