@@ -11,7 +11,7 @@ from typing import Any
 
 from perf.grid import Candidate
 from perf.search import Search
-from perf.sweep import HELPS, Expected, Group, Sweep
+from perf.sweep import Expected, Group, Sweep, improved
 from perf.trial import Trial
 
 AGREE = 1.2
@@ -83,7 +83,8 @@ def guided(search: Search, default: Candidate, sweep: Sweep, admit: Callable[...
         if refits > 1:
             break
         known = [sweep.default, *(sweep.play(t.candidate) for t in trials if t.verdict)]
-        finalists = sweep.finalists(MORE, without=done, better_than=HELPS * max(sweep.merit(k)[1] for k in known))
+        best = max(sweep.merit(one)[1] for one in known)
+        finalists = sweep.finalists(MORE, without=done, better_than=improved(best))
     return Guided(search.current(default), tuple(trials), sweep, tuple(checks), refits)
 
 

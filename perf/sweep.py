@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perf.buckets import pad, plan_buckets
 from perf.curve import ServiceCurve, Setting
@@ -39,8 +39,14 @@ PREFERRED = (2, 4, 8, 16, 32)
 HELPS = 1.05
 """Preferred sizes, padding and a second look stay out unless they are predicted to gain as much."""
 
-Group = tuple[Setting, bool, bool, bool]
-"""What a prediction may get wrong as a whole: instances and threads, merging or not, waiting or not, padding or not."""
+
+class Group(NamedTuple):
+    """What a prediction may get wrong as a whole: a split with merging or not, waiting or not, padding or not."""
+
+    setting: Setting
+    merged: bool
+    waits: bool
+    padded: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,7 @@ class Sweep:
     def group(self, one: Candidate) -> Group:
         merged = one.knobs.dynamic_batching and one.knobs.max_batch_size > 1
         waits = merged and one.knobs.max_queue_delay_us > 0
-        return self.setting(one.knobs), merged, waits, bool(one.edges)
+        return Group(self.setting(one.knobs), merged, waits, padded=bool(one.edges))
 
     @cached_property
     def default(self) -> Expected:
@@ -177,7 +183,9 @@ class Sweep:
         ours, base = (self.slo.objective.score(one.prediction) or 0.0 for one in (found, self.default))
         return ours / base if ours and base else 1.0
 
-    def finalists(self, most: int, without: Iterable[Group] = (), better_than: float = 0.0) -> tuple[Expected, ...]:
+    def finalists(
+        self, most: int, without: Iterable[Group] = (), better_than: float = -math.inf
+    ) -> tuple[Expected, ...]:
         """The best of each group, best groups first: those worth measuring, at most `most`.
 
         Of settings predicted alike the simplest stands for the group, and groups that share instances and threads with
@@ -187,9 +195,10 @@ class Sweep:
         ranked = self.best(without)
         if not ranked:
             return ()
-        free = top_tier, top = max(self.merit(one) for one in [*ranked, self.default] if not one.candidate.edges)
+        top_tier, top = max(self.merit(one) for one in [*ranked, self.default] if not one.candidate.edges)
         floor = max(HOPELESS * top if top_tier > 0 else -math.inf, better_than)
-        ranked = [one for one in ranked if not one.candidate.edges or self.merit(one) > (free[0], free[1] * HELPS)]
+        paying = top_tier, improved(top)
+        ranked = [one for one in ranked if not one.candidate.edges or self.merit(one) > paying]
         able = [one for one in ranked if self.merit(one)[0] >= min(top_tier, 1.0) and self.merit(one)[1] > floor]
         again = [one for place, one in enumerate(able) if any(self._like(one, other) for other in able[:place])]
         return tuple([*(one for one in able if one not in again), *again][:most])
@@ -197,11 +206,10 @@ class Sweep:
     def _like(self, one: Expected, better: Expected) -> bool:
         """Whether two settings of the same instances and threads are predicted alike, or differ by a delay only."""
         (tier, score), (other_tier, other_score) = self.merit(one), self.merit(better)
-        (setting, *kind, _, padded), (other, *other_kind, _, other_padded) = map(
-            self.group, (one.candidate, better.candidate)
-        )
+        group, other = self.group(one.candidate), self.group(better.candidate)
         alike = tier == other_tier and abs(score - other_score) <= ALIKE * abs(other_score)
-        return setting == other and (alike or (kind, padded) == (other_kind, other_padded))
+        only_waits = group._replace(waits=other.waits) == other
+        return group.setting == other.setting and (alike or only_waits)
 
     def best(self, without: Iterable[Group] = ()) -> list[Expected]:
         """The best setting of each group, best groups first; the current config is never among them."""
@@ -215,9 +223,8 @@ class Sweep:
 
     def _worth(self, key: Group, groups: Mapping[Group, Sequence[Expected]]) -> bool:
         """Whether a group that waits is predicted to gain by it; any other group is worth a look."""
-        setting, merged, waits, padded = key
-        at_once = groups.get((setting, merged, False, padded))
-        if not waits or not at_once:
+        at_once = groups.get(key._replace(waits=False))
+        if not key.waits or not at_once:
             return True
         (tier, score), (other_tier, other_score) = (max(map(self.merit, found)) for found in (groups[key], at_once))
         return tier > other_tier or (tier == other_tier and score > other_score + ALIKE * abs(other_score))
@@ -302,7 +309,7 @@ class Sweep:
                     one = replace(knobs, preferred_batch_size=(size,))
                     played = self.play(candidate(self.base, one, best.candidate.edges))
                     tier, score = self.merit(best)
-                    if self.merit(played)[0] > tier or self.merit(played) > (tier, score * HELPS):
+                    if self.merit(played)[0] > tier or self.merit(played) > (tier, improved(score)):
                         yield played
 
     @property
@@ -317,6 +324,11 @@ class Sweep:
     def _services(self) -> dict[Setting, tuple[ServiceModel, Machine]]:
         series = {setting: self.curve.of(setting) for setting in self.curve.settings}
         return {setting: (one.service(), one.machine()) for setting, one in series.items()}
+
+
+def improved(score: float) -> float:
+    """What a score must exceed to be a gain of HELPS: larger is better, and scores of missed limits are negative."""
+    return score * HELPS if score > 0 else score / HELPS
 
 
 def requests_to_play() -> int:

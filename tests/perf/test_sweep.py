@@ -11,7 +11,7 @@ from perf.curve import Batch, CurveRun, ServiceCurve, Setting
 from perf.grid import Candidate, Grid, wide
 from perf.guided import guided
 from perf.slo import Slo
-from perf.sweep import Sweep
+from perf.sweep import Sweep, improved
 from perf.workload import Workload
 from tooling.config.knobs import Knobs, apply
 from tooling.config.proto import ModelConfig, pb
@@ -243,3 +243,29 @@ def test_a_wrong_curve_is_corrected_and_what_then_looks_best_is_measured_too() -
     assert found.refits >= 1
     assert any(not check.agrees for check in found.checks)
     assert len(server.asked) <= 6
+
+
+@pytest.mark.parametrize(
+    ("slo", "workload", "tier"),
+    [
+        ("p99<1ms,throughput", Workload(concurrency=8, lengths=(16,)), 0.0),
+        ("p99<1ms,p95", Workload(request_rate=10, lengths=(16,)), 0.0),
+        ("p95", Workload(request_rate=5_000, lengths=(16,)), -1.0),
+    ],
+)
+def test_where_nothing_is_predicted_to_keep_up_the_nearest_are_measured(
+    slo: str, workload: Workload, tier: float
+) -> None:
+    """So that the answer is a table of what was measured, and not that there is nothing to measure."""
+    made = sweep(slo=slo, workload=workload, delays_us=(0,))
+    assert {made.merit(one)[0] for one in (made.default, *made.expected)} == {tier}
+    finalists = made.finalists(3)
+    assert finalists[0] == made.best()[0]
+    server = Server(made)
+    found = guided(server, Candidate("default", BASE), made, lambda *_: None)  # type: ignore[arg-type]
+    assert [trial.candidate for trial in found.trials][:3] == [one.candidate for one in finalists]
+
+
+@pytest.mark.parametrize(("score", "least"), [(100.0, 105.0), (-2.1, -2.0)])
+def test_a_gain_is_5_percent_of_what_is_kept_and_of_what_is_missed(score: float, least: float) -> None:
+    assert improved(score) == pytest.approx(least)
