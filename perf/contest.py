@@ -55,6 +55,7 @@ class Affordable(Protocol):
 
 
 def all_fit(those: Sequence[Contender]) -> Sequence[Sequence[Contender]]:
+    """One group of all of them, where memory is no question."""
     return [those]
 
 

@@ -11,6 +11,7 @@ from perf.trial import Figures, Spread, Trial
 from tooling.console import table
 
 DIRECT = "Direct search: every setting of the grid was measured in short pairs."
+_BY_ITSELF = "Default instances: Triton's own number, two of an ONNX model on the CPU and one on each GPU."
 _PLAIN = (
     "model",
     "workload",
@@ -99,8 +100,6 @@ class TuneResult:
                 f"{t.candidate.label} ({t.gain})" if t.gain else t.candidate.label for t in self.not_explored
             )
             notes.append(f"Not measured within the budget: {names}.")
-        if any(t.state == "screened out" for t in self.trials):
-            notes.append("Screened out: clearly slower, or not among the best few, by a rough ratio (≈) of two pairs.")
         if self.ties:
             alike = (f"{t['label']} ({t['ratio']:.2f}× [{t['low']:.2f}–{t['high']:.2f}])" for t in self.ties)
             notes.append(f"Not told apart from the chosen one: {'; '.join(alike)}.")
@@ -113,17 +112,26 @@ class TuneResult:
         if "p99" in self.objective and figures and figures.requests < ENOUGH_FOR_P99:
             notes.append(f"p99 stands on {figures.requests} requests; {ENOUGH_FOR_P99} are needed for a steady one.")
         for one in self.rechecks:
-            notes.append(f"Also measured, {one['name']}: {one['text']}{'; weaker there' * one['weaker']}.")
+            notes.append(f"Also measured, {one['name']}: {one['text']}{'; weaker there' if one['weaker'] else ''}.")
         return tuple(notes)
+
+    @property
+    def legend(self) -> tuple[str, ...]:
+        """How to read the table of all settings."""
+        said = ["Figures: median [lowest–highest] of the runs; p50 and p99 of all their requests."]
+        if any(t.state == "screened out" for t in self.trials):
+            said.append("Screened out: clearly slower, or not among the best few, by a rough ratio (≈) of two pairs.")
+        if any(t.candidate.knobs.instance_count is None for t in (self.default, *self.trials)):
+            said.append(_BY_ITSELF)
+        return tuple(said)
 
     def text(self) -> str:
         """The table of all settings with its conclusion, for a terminal."""
         header = ("setting", "requests/s", "p50 ms", "p99 ms", "against current", "verdict")
         rows = [(self._name(t), *figures(t), t.gain, t.outcome) for t in (self.default, *self.trials)]
         head = f"{self.model} · {self.workload} · {self.objective} · {self.effort}"
-        legend = "Figures: median [lowest–highest] of the runs; p50 and p99 of all their requests."
         said = [self.conclusion, *filter(None, [self.capacity])]
-        return "\n".join([head, self.method, "", table(header, rows), "", legend, *self.notes, "", *said])
+        return "\n".join([head, self.method, "", table(header, rows), "", *self.legend, *self.notes, "", *said])
 
     @property
     def effort(self) -> str:
@@ -132,11 +140,12 @@ class TuneResult:
     def summary(self) -> str:
         """The config before the tuning and the chosen setting only, with the conclusion."""
         rows = [("default config", *figures(self.default))]
+        legend = [f"{self.workload}; median [lowest–highest] of the runs, p50 and p99 of all their requests."]
         if self.chosen and self.chosen != self.default:
             rows.append(("chosen", *figures(self.chosen)))
+            legend += [_BY_ITSELF] if self.chosen.candidate.knobs.instance_count is None else []
         shown = table((self.model, "requests/s", "p50 ms", "p99 ms"), rows)
-        legend = f"{self.workload}; median [lowest–highest] of the runs, p50 and p99 of all their requests."
-        return "\n".join([shown, "", legend, *self.notes, "", self.conclusion])
+        return "\n".join([shown, "", *legend, *self.notes, "", self.conclusion])
 
     def _name(self, trial: Trial) -> str:
         return f"{'→ ' if trial == self.chosen else '  '}{trial.candidate.label}"

@@ -223,14 +223,24 @@ class Search:
         def misses(points: Sequence[Measurement]) -> bool:
             return within_limit(points, self._slo) is False
 
-        way = (self._bench, self._score, self._affordable, self._progress, self._told, fitting, misses)
-        Contest(*way, keep=keep).run(contenders)
+        contest = Contest(
+            bench=self._bench,
+            score=self._score,
+            affordable=self._affordable,
+            progress=self._progress,
+            told=self._told,
+            fitting=fitting,
+            misses=misses,
+            keep=keep,
+        )
+        contest.run(contenders)
         self._trials |= {found.id: of[found.id].compared(found, self._slo) for found in contenders}
 
     def _told(self, found: Round, note: str, settings: int) -> None:
-        points = [*filter(None, [found.base]), *found.others.values()]
-        self.points += points
-        self._current += points[: found.base is not None]
+        if found.base is not None:
+            self.points.append(found.base)
+            self._current.append(found.base)
+        self.points += found.others.values()
         self._measured |= found.others.keys()
         self._step(note, settings)
 

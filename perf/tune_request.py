@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 _WINDOW_MS = {"throughput": 300, "avg": 300, "p50": 300, "p90": 400, "p95": 600, "p99": 1_000}
 """Windows long enough for the statistic at some hundred requests a second; a run is three of them."""
+_LIMIT_MS = 600
+"""The least window where p95 or p99 is limited: the limit is held by the requests of all runs together."""
 _INSTANCES = (1, 2, 4)
 """Counts that are tried of a backend whose instances have no threads to be set."""
-_LIMIT_MS = 600
-"""The same for a limited p95 or p99, which is held by the median over all runs."""
 
 
 @dataclass(frozen=True, slots=True)

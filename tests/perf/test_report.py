@@ -159,6 +159,16 @@ def test_table_marks_the_choice(study: Path) -> None:
     ]
 
 
+def test_the_table_comes_with_the_words_that_it_uses_and_the_summary_with_its_own(study: Path) -> None:
+    made = result(study)
+    screened, default = "Screened out: clearly slower", "Default instances: Triton's own number, two of an ONNX model"
+    assert screened in made.text() and default in made.text()
+    assert screened not in made.summary() and default not in made.summary()
+    assert screened in Page(write_report(study, study.parent / "report.html").read_text()).text
+    unsaid = Trial(Candidate("e", Knobs(intra_op_threads=1)), "compared", verdict=Verdict("better", 1.2, 1.1, 1.3, 6))
+    assert default in replace(made, trials=(unsaid,), chosen=unsaid).summary()
+
+
 def test_default_or_nothing_chosen_says_so(study: Path) -> None:
     made = result(study)
     stays, nothing = replace(made, chosen=made.default), replace(made, chosen=None)

@@ -89,7 +89,7 @@ def tune(
     objective: _Metric | None = typer.Option(
         None, help="What to make better [throughput with clients, p95 under a rate]."
     ),
-    max_p99: str = timed("--max-p99", "A setting must keep this p99, like 50ms.", ""),
+    max_p99: str = timed("--max-p99", "A setting must keep this p99, like 50ms.", "", least="1us"),
     instances: str = counted("--instances", "Instance counts to try. Default: from the cores."),
     threads: str = counted("--threads", "Threads per instance to try; 0: left to ONNX Runtime."),
     delay: str = typer.Option(
@@ -234,11 +234,9 @@ def _slo(words: str, objective: str | None, max_p99: str, *, by_rate: bool) -> S
 
     if words and (objective or max_p99):
         raise UsageError("--slo excludes --objective and --max-p99", where="--slo", got=words)
-    terms = [words] if words else [f"p99<={max_p99}"] if max_p99 else []
-    if max_p99:
-        duration_us("--max-p99", max_p99)
-    split = {word.strip() for word in words.split(",")}
-    if objective or (by_rate and not split & {*METRICS, *PRESETS}):
+    terms = [*([words] if words else []), *([f"p99<={max_p99}"] if max_p99 else [])]
+    goal_is_said = {word.strip() for word in words.split(",")} & {*METRICS, *PRESETS}
+    if objective or (by_rate and not goal_is_said):
         terms.append(objective or "p95")
     return Slo.parse(terms, "--slo" if words else "--objective")
 
