@@ -107,6 +107,23 @@ def test_server_dies_while_serving(repository: Path, left: Any) -> None:
 
 
 @pytest.mark.live
+def test_a_tuned_config_that_is_not_taken_is_named(repository: Path) -> None:
+    from tooling.repository import config_path, cpu_name
+
+    tuned = config_path(repository / "double", cpu_name())
+    tuned.parent.mkdir()
+    tuned.write_text((repository / "double" / "config.pbtxt").read_text())
+    for option, said in (
+        ([], f"config.pbtxt; configs/{cpu_name()}.pbtxt, made for this hardware, is left aside: take it with --"),
+        (["--config-name", "auto"], f"configs/{cpu_name()}.pbtxt where it exists, else config.pbtxt\n"),
+    ):
+        with serving(str(repository), *ANY_PORT, *option) as process:
+            assert f"  config   {said}" in read_until_ready(process.stdout)
+            process.terminate()
+            process.communicate(timeout=20)
+
+
+@pytest.mark.live
 def test_config_of_this_hardware(run_cli: Callable[..., Any], repository: Path) -> None:
     from tooling.repository import config_path, cpu_name
 

@@ -178,6 +178,9 @@ def _described(
         "curl": curl,
     }
     configs = f"configs/{config_name}.pbtxt where it exists, else config.pbtxt" if config_name else "config.pbtxt"
+    tuned = None if config_name else _config_name(repository, _AUTO)
+    if tuned:
+        configs += f"; configs/{tuned}.pbtxt, made for this hardware, is left aside: take it with --config-name auto"
     lines = [
         f"serving {repository} until Ctrl-C",
         f"  HTTP     http://{server.http_url}",
