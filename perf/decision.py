@@ -7,14 +7,15 @@ from typing import Any
 
 from perf.result import TuneResult, figures
 from perf.trial import Trial
+from tooling.server.client import on_this_machine
 
 _MANY_DISTURBED = 0.3
 
 
-def decision(result: TuneResult, *, hardware: str, owner: str, facts: dict[str, Any]) -> dict[str, Any]:
+def decision(result: TuneResult, *, hardware: str | None, owner: str, facts: dict[str, Any]) -> dict[str, Any]:
     """What was decided and why, what it rests on, what was left out, who has to look, and the way back.
 
-    `facts` are those the study was made under.
+    `facts` are those the study was made under; `hardware` is None where nobody named that of a server elsewhere.
     """
     found = result.findings or {}
     return {
@@ -101,14 +102,20 @@ def _cost(result: TuneResult) -> list[str]:
     return lines
 
 
-def _assumptions(result: TuneResult, hardware: str, facts: dict[str, Any]) -> Iterator[str]:
+def _assumptions(result: TuneResult, hardware: str | None, facts: dict[str, Any]) -> Iterator[str]:
     yield f"traffic: {result.workload}"
     yield f"goal: {result.objective}"
-    yield f"hardware: {hardware}, {facts.get('host', {}).get('cpu', 'unknown processor')}"
     server = facts.get("server", {})
+    here = "url" not in server or on_this_machine(server["url"])
+    processor = facts.get("host", {}).get("cpu", "unknown processor")
+    where = processor if here else f"the client on {processor}"
+    yield f"hardware: {hardware or 'not named'}, {where}"
     yield ", ".join(f"{name} {value}" for name, value in server.items()) or "unknown server"
     yield f"model file {facts.get('model', {}).get('sha256', 'unknown')[:12]}"
-    yield "client and server on one machine: the load generator takes its share of the cores"
+    if here:
+        yield "client and server on one machine: the load generator takes its share of the cores"
+    else:
+        yield "client and server on two machines: the network between them is part of every latency"
 
 
 def _needs(result: TuneResult) -> Iterator[str]:
@@ -137,11 +144,13 @@ def _edges(trial: Trial | None) -> tuple[int, ...]:
     return trial.candidate.edges if trial else ()
 
 
-def _way_back(result: TuneResult, hardware: str) -> list[str]:
+def _way_back(result: TuneResult, hardware: str | None) -> list[str]:
     if result.chosen is None or result.chosen == result.default:
         return []
     if form := result.chosen.candidate.form:
         return [f"serve {result.model} as it is, in place of {form}: its files are unchanged"]
+    if hardware is None:
+        return ["nothing was written: config.pbtxt is unchanged"]
     return [
         f"start Triton without --model-config-name={hardware}: config.pbtxt is unchanged",
         f"or remove {result.model}/configs/{hardware}.pbtxt and load the model again",

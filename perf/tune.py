@@ -35,6 +35,7 @@ from tooling.config.knobs import apply, read
 from tooling.config.render import render
 from tooling.errors import Problem, Refused, UsageError
 from tooling.repository import write_atomic
+from tooling.server.client import on_this_machine
 from tooling.server.options import loading_only
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def tune(
     """
     facts = running.facts() if running else embedded_facts()
     plan = plan_of(request, analyzer, console, facts, server_is_ours=running is None)
-    if running is None or running.url.startswith(("127.", "localhost:", "[::1]")):
+    if running is None or on_this_machine(running.url):
         plan = within_memory(plan, gpu=running is not None)
     if plan.front and running:
         raise UsageError(

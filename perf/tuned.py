@@ -18,14 +18,37 @@ from perf.pipeline import front_of
 from perf.result import TuneResult, figures
 from perf.study import FILE_NAME, read_study
 from tooling.config.knobs import apply, one_group
+from tooling.config.proto import pb
 from tooling.config.render import origin, render
 from tooling.errors import UsageError
-from tooling.repository import alone_in, config_path, read_config, read_text, require_writable, write_atomic
+from tooling.repository import (
+    alone_in,
+    config_path,
+    cpu_name,
+    hardware_name,
+    read_config,
+    read_text,
+    require_writable,
+    write_atomic,
+)
+from tooling.server.client import on_this_machine
 
 if TYPE_CHECKING:
+    from perf.target import RunningTarget
     from tooling.config.proto import ModelConfig
 
 _STUDY = "Study: "
+
+
+def hardware_of(running: RunningTarget | None) -> str | None:
+    """The name of the hardware that computes what is measured: this machine's CPU, or its GPUs where an instance of the
+    running server's model has one; None for a server on another machine."""
+    if running is None:
+        return cpu_name()
+    if not on_this_machine(running.url):
+        return None
+    gpu = pb().ModelInstanceGroup.KIND_GPU
+    return hardware_name() if any(group.kind == gpu for group in running.config().instance_group) else cpu_name()
 
 
 def write_tuned_config(result: TuneResult, model_dir: Path, hardware: str, also: Sequence[str] = ()) -> Path:
@@ -78,8 +101,11 @@ def _tuned(result: TuneResult, config: ModelConfig) -> ModelConfig:
     return config if chosen is None or chosen.state == "default" else apply(chosen.candidate.knobs, one_group(config))
 
 
-def write_decision(result: TuneResult, hardware: str, owner: str) -> Path:
-    """Write the decision record to the study's directory, as Markdown and JSON; returns the path of the Markdown."""
+def write_decision(result: TuneResult, hardware: str | None, owner: str) -> Path:
+    """Write the decision record to the study's directory, as Markdown and JSON; returns the path of the Markdown.
+
+    `hardware` is None where it is not known (`hardware_of`).
+    """
     header, _ = read_study(result.study)
     record = decision(result, hardware=hardware, owner=owner, facts=header)
     write_atomic(result.study / "decision.json", json.dumps(record, indent=1, ensure_ascii=False) + "\n")

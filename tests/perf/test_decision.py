@@ -111,3 +111,14 @@ def test_it_says_what_servers_carry_and_cost(result: TuneResult) -> None:
         assert decision(told, hardware="cpu-2", owner="Ada", facts=FACTS)["cost"][-1] == told.capacity
     assert result.capacity is None
     assert replace(result, findings={"capacity": carried}, chosen=None).capacity is None
+
+
+def test_of_a_server_elsewhere_the_machine_of_the_client_is_not_taken_for_its_own(result: TuneResult) -> None:
+    there = {**FACTS, "server": {"url": "gpu-host:8000", "tritonserver": "2.51.0"}}
+    record = decision(result, hardware=None, owner="Ada", facts=there)
+    assert "hardware: not named, the client on A CPU" in record["assumptions"]
+    assert not any("on one machine" in line for line in record["assumptions"])
+    assert record["way_back"] == ["nothing was written: config.pbtxt is unchanged"]
+    here = decision(result, hardware="gpu-h200-x1", owner="Ada", facts={**FACTS, "server": {"url": "[::1]:8000"}})
+    assert "hardware: gpu-h200-x1, A CPU" in here["assumptions"]
+    assert any("on one machine" in line for line in here["assumptions"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -55,6 +57,13 @@ def _spending(text: str) -> tuple[float, int | None]:
     if text.isascii() and text.isdecimal():
         return math.inf, counts("--budget", text, least=2)[0]
     return duration_us("--budget", text) / 1e6, None
+
+
+def _hardware_named(name: str) -> None:
+    from tooling.config.names import name_problem
+
+    if problem := name_problem(name, "hardware name"):
+        raise UsageError(problems=[replace(problem, where="--hardware")])
 
 
 def attach(app: typer.Typer) -> None:
@@ -141,6 +150,12 @@ def tune(
     allow_reconfigure: bool = typer.Option(
         False, "--allow-reconfigure", help="Load the settings there; its own configuration comes back at the end."
     ),
+    hardware: str = typer.Option(
+        "",
+        metavar="NAME",
+        callback=heeding(_hardware_named),
+        help="Names configs/NAME.pbtxt [this machine's, as in cpu-2; needed for --apply with a --url elsewhere].",
+    ),
 ) -> None:
     """Find a setting that is surely better than the current config, or say that there is none.
 
@@ -195,11 +210,14 @@ def tune(
         also=tuple(also),
     )
     if len(models) > 1:
-        several(request, models, weight, console, apply=apply)
+        several(request, models, weight, console, apply=apply, hardware=hardware)
         return
     running = _running(url, model, reconfigure=allow_reconfigure) if url else None
-    result, files = run(request, console, apply=apply, report=report, owner=owner, running=running)
-    console.result({**result.to_dict(), **files}, f"{result.text()}\n\n{paths(files)}")
+    result, files = run(
+        request, console, apply=apply, report=report, owner=owner, running=running, hardware=hardware
+    )
+    shown = [result.text(), paths(files), *next_steps(result, files["config"], url)]
+    console.result({**result.to_dict(), **files}, "\n\n".join(shown))
     if not result.met:
         raise typer.Exit(1)
 
@@ -259,25 +277,34 @@ def run(
     report: Path | None,
     owner: str = "",
     running: RunningTarget | None = None,
+    hardware: str = "",
 ) -> tuple[TuneResult, dict[str, str | None]]:
-    """Tune, write the config and the report where asked; the paths of `study`, `config`, `decision` and `report`."""
+    """Tune, write the config and the report where asked; the paths of `study`, `config`, `decision` and `report`.
+
+    The config is named after `hardware`, by default what computes. Raises UsageError where that cannot be told.
+    """
     from perf.analyzer import find_perf_analyzer
     from perf.report import write_report
     from perf.tune import tune
-    from perf.tuned import require_ours, tuned_dir, write_decision, write_tuned_config
-    from tooling.repository import config_path, cpu_name, require_writable
+    from perf.tuned import hardware_of, require_ours, tuned_dir, write_decision, write_tuned_config
+    from tooling.repository import config_path, require_writable
     from tooling.runtime import find_runtime
 
-    hardware = cpu_name()
+    name = hardware or hardware_of(running)
     if report:
         require_writable(report)
     if apply:
+        if name is None:
+            what, hint = "what the server runs on is not known here", "name it with --hardware, as in gpu-h200-x1"
+            raise UsageError(what, where=running.url if running else None, hint=hint)
         for place in (tuned_dir(request.model_dir), *filter(Path.is_dir, map(Path, request.also))):
-            require_ours(config_path(place, hardware))
+            require_ours(config_path(place, name))
     runtime = find_runtime()
     result = tune(request, runtime=runtime, analyzer=find_perf_analyzer(runtime), console=console, running=running)
-    record = write_decision(result, hardware, owner or _login())
-    written = write_tuned_config(result, request.model_dir, hardware, request.also) if apply and result.met else None
+    record = write_decision(result, name, owner or _login())
+    written = None
+    if apply and name and result.met:
+        written = write_tuned_config(result, request.model_dir, name, request.also)
     if report:
         write_report(result.study, report)
     files = {"config": written, "study": result.study, "decision": record, "report": report}
@@ -310,6 +337,19 @@ def _login() -> str:
 def paths(files: dict[str, str | None]) -> str:
     """The paths that were written, a line each, relative where that is shorter to read."""
     return "\n".join(f"{name:<8} {_here(Path(path))}" for name, path in files.items() if path)
+
+
+def next_steps(result: TuneResult, written: str | None, url: str) -> list[str]:
+    """What is left to do for the chosen setting to serve; nothing where the current config stays."""
+    if result.chosen is None or result.chosen == result.default:
+        return []
+    if written is None:
+        return ["next\n  the same command with --apply: it writes the config, and measures nothing again"]
+    path = Path(written)
+    name, repository = path.stem, path.parents[2]
+    start = f"start Triton with --model-config-name={name}"
+    embedded = f"tritune serve {shlex.quote(str(_here(repository)))} --config-name {name}"
+    return [f"next\n  {start if url else embedded}"]
 
 
 def _here(path: Path) -> Path:

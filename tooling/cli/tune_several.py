@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 
 def several(
-    request: TuneRequest, models: Sequence[Path], weights: Sequence[str], console: Console, *, apply: bool
+    request: TuneRequest,
+    models: Sequence[Path],
+    weights: Sequence[str],
+    console: Console,
+    *,
+    apply: bool,
+    hardware: str = "",
 ) -> None:
     """Tune, write the configs where asked, and show the answer; exit 1 when a limit is missed."""
     from perf.analyzer import find_perf_analyzer
@@ -31,7 +37,7 @@ def several(
     from tooling.runtime import find_runtime
 
     runtime = find_runtime()
-    analyzer, hardware = find_perf_analyzer(runtime), cpu_name()
+    analyzer, hardware = find_perf_analyzer(runtime), hardware or cpu_name()
     if apply:
         for model in models:
             require_ours(config_path(model.absolute(), hardware))

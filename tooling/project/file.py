@@ -39,7 +39,7 @@ SECTIONS: Mapping[str, tuple[str, str]] = {
         "gen-config",
         "name url model ensemble llm template hardware output stdout diff check client_sample force",
     ),
-    "tune": ("tune", "workload slo study apply report url allow_reconfigure weight"),
+    "tune": ("tune", "workload slo study apply report url allow_reconfigure weight hardware"),
     "check": ("check", "model from_release format request url fix explain for"),
     "compose": ("deploy compose", "force study"),
     "kubernetes": ("deploy kubernetes", "force study"),

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -36,6 +37,15 @@ def address(url: str, where: str = "--url", expected: str = HTTP_ENDPOINT) -> st
     if found is None or not 1 <= int(found[1].rpartition(":")[2]) <= 65_535:
         raise UsageError("not HOST:PORT", where=where, got=f"`{url}`", expected=expected)
     return found[1]
+
+
+def on_this_machine(url: str) -> bool:
+    """Whether HOST:PORT is an address of this very machine: loopback, by name or by number."""
+    host = url.rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
 
 
 def unreachable(url: str, error: Exception) -> MissingError:
