@@ -27,13 +27,13 @@ from perf.result import DIRECT, TuneResult
 from perf.search import Search
 from perf.study import Study, resumable
 from perf.subject import Load, Stage, Subject
-from perf.sweep import Sweep, requests_to_play
+from perf.sweep import REQUESTS, Sweep, requests_to_play
 from perf.target import EmbeddedTarget, RunningTarget, Variant, embedded_facts
 from perf.trial import Trial, choose, ties
 from perf.tune_request import Plan, TuneRequest, plan_of, tokenizer_of, within_memory
 from tooling.config.knobs import apply, read
 from tooling.config.render import render
-from tooling.errors import Problem, Refused, UsageError
+from tooling.errors import Problem, Refused, UsageError, install_extra
 from tooling.repository import write_atomic
 from tooling.server.client import on_this_machine
 from tooling.server.options import loading_only
@@ -232,6 +232,9 @@ def _search(
             hint="give other values with --instances, --threads, --delay or --max-batch-size, or search with --direct",
         )
     console.info(f"{len(sweep.expected) + 1} settings simulated")
+    if sweep.requests < REQUESTS:
+        told = f"simulated on {sweep.requests} requests each in place of {REQUESTS}, as numba is not installed"
+        console.warning(f"{told}: {install_extra('tune')}")
     found = guided(search, plan.default, sweep, variants.admit)
     method = f"{len(found.sweep.expected) + 1} settings simulated on a measured service curve, the best measured."
     if found.trusted:

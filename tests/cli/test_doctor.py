@@ -52,6 +52,19 @@ def test_a_missing_export_library_is_named(run_cli, monkeypatch: pytest.MonkeyPa
     assert by_name(result)["export"]["detail"] == "not installed: torch"
 
 
+def test_without_numba_the_simulator_is_slow(run_cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(name: str) -> str:
+        if name == "numba":
+            raise PackageNotFoundError(name)
+        return version(name)
+
+    assert by_name(run_cli("doctor", "--json"))["simulator"]["detail"] == f"compiled by numba {version('numba')}"
+    monkeypatch.setattr(capabilities, "version", without)
+    found = by_name(run_cli("doctor", "--json"))["simulator"]
+    assert (found["state"], found["needed"]) == ("missing", False)
+    assert "tritune[tune]" in found["fix"]
+
+
 @pytest.mark.parametrize(
     ("driver", "state", "detail"),
     [

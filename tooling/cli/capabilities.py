@@ -46,6 +46,7 @@ def examine() -> list[Capability]:
         _export,
         _minilm,
         _onnxruntime,
+        _simulator,
         _tensorrt,
         _gpu,
         _docker,
@@ -168,6 +169,14 @@ def _onnxruntime() -> list[Capability]:
     if not (cpu or gpu):
         return [Capability("onnxruntime", "missing", "exports cannot be verified", install_extra("cpu"), needed=True)]
     return [Capability("onnxruntime", "ok", f"onnxruntime {cpu}" if cpu else f"onnxruntime-gpu {gpu}", needed=True)]
+
+
+def _simulator() -> list[Capability]:
+    found = _installed("numba")
+    if found:
+        return [Capability("simulator", "ok", f"compiled by numba {found}")]
+    detail = "without numba: simulating takes some hundred times as long, and `tune` plays fewer requests"
+    return [Capability("simulator", "missing", detail, install_extra("tune"))]
 
 
 def _tensorrt() -> list[Capability]:
