@@ -112,6 +112,8 @@ def _assumptions(result: TuneResult, hardware: str | None, facts: dict[str, Any]
     yield f"hardware: {hardware or 'not named'}, {where}"
     yield ", ".join(f"{name} {value}" for name, value in server.items()) or "unknown server"
     yield f"model file {facts.get('model', {}).get('sha256', 'unknown')[:12]}"
+    if "url" not in server:
+        yield "the embedded server: for another Triton, such as NVIDIA's image, tune there once more (--url)"
     if here:
         yield "client and server on one machine: the load generator takes its share of the cores"
     else:

@@ -65,6 +65,7 @@ def test_it_says_what_why_for_what_and_the_way_back(result: TuneResult) -> None:
     assert "bursts: the chosen setting is weaker there" in needs
     assert "--model-config-name=cpu-2" in record["way_back"][0]
     assert json.loads(json.dumps(record))["owner"] == "Ada"
+    assert any(line.startswith("the embedded server: for another Triton") for line in record["assumptions"])
 
 
 def test_the_page_shows_hostile_names_as_they_are(result: TuneResult) -> None:
@@ -117,6 +118,7 @@ def test_of_a_server_elsewhere_the_machine_of_the_client_is_not_taken_for_its_ow
     there = {**FACTS, "server": {"url": "gpu-host:8000", "tritonserver": "2.51.0"}}
     record = decision(result, hardware=None, owner="Ada", facts=there)
     assert "hardware: not named, the client on A CPU" in record["assumptions"]
+    assert not any("embedded" in line for line in record["assumptions"])
     assert not any("on one machine" in line for line in record["assumptions"])
     assert record["way_back"] == ["nothing was written: config.pbtxt is unchanged"]
     here = decision(result, hardware="gpu-h200-x1", owner="Ada", facts={**FACTS, "server": {"url": "[::1]:8000"}})
