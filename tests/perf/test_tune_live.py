@@ -277,6 +277,8 @@ def test_wrong_usage_is_told_before_a_server_starts(
         ([bare, "--lengths", "16"], "the tokenizer is missing"),
         ([model, "--request-rate", 5, "--objective", "throughput"], "cannot be the objective"),
         ([model, "--request-rate", 5, "--concurrency", 5], "exclude each other"),
+        ([model, "--distribution", "poisson"], "--distribution: it needs a --request-rate"),
+        ([model, "--burst", 4, "--concurrency", 5], "--burst: it needs a --request-rate"),
         ([model, "--instances", "2", "--threads", "0"], "--threads: not a usable number (got `0`"),
         ([model, "--max-batch-size", "0"], "switching batching on or off"),
         ([model, "--delay", "2"], "--delay: not a duration"),

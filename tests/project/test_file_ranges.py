@@ -59,6 +59,7 @@ WRONG = {
     "tune": {
         "concurrency": "0",
         "request_rate": "0 .nan .inf",
+        "burst": "0",
         "lengths": "0",
         "output_lengths": "[x]",
         "max_p99": "50",

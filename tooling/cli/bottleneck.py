@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import CLIENTS, MOST, WORKLOAD_HELP, counts, workload_of
+from tooling.cli.options import BURST, CLIENTS, DISTRIBUTION, MOST, WORKLOAD_HELP, Distribution, counts, workload_of
 from tooling.errors import UsageError
 
 
@@ -24,6 +24,8 @@ def bottleneck(
         None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."
     ),
     request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second, sent on schedule."),
+    distribution: Distribution = DISTRIBUTION,
+    burst: int = BURST,
     lengths: str = typer.Option("", metavar="N,…", help="Token lengths of the requests. Default: real sentences."),
     workload: Path | None = typer.Option(None, metavar="FILE", help=WORKLOAD_HELP),
     input_data: Path | None = typer.Option(None, metavar="FILE", help="Requests of your own, as perf_analyzer takes."),
@@ -55,10 +57,13 @@ def bottleneck(
         target = EmbeddedTarget(base.model_dir.parent, runtime, ServerOptions(trace_file=file))
     else:
         raise UsageError("the model is not named", expected="a model directory REPO/NAME, or --url HOST:PORT")
+    traffic = workload_of(
+        concurrency, request_rate, counts("--lengths", lengths), seed, distribution, burst=burst, file=workload
+    )
     found = diagnose(
         Question(
             base=base,
-            workload=workload_of(concurrency, request_rate, counts("--lengths", lengths), seed, file=workload),
+            workload=traffic,
             raw=place / base.name,
             input_file=input_data,
             tokenizer_dir=tokenizer,

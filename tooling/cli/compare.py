@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import CLIENTS, MOST, WORKLOAD_HELP, counts, duration_us, require_url, workload_of
+from tooling.cli.options import (
+    BURST,
+    CLIENTS,
+    DISTRIBUTION,
+    MOST,
+    WORKLOAD_HELP,
+    Distribution,
+    counts,
+    duration_us,
+    require_url,
+    workload_of,
+)
 from tooling.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,6 +47,8 @@ def compare(
         None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."
     ),
     request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second, sent on schedule."),
+    distribution: Distribution = DISTRIBUTION,
+    burst: int = BURST,
     lengths: str = typer.Option("", metavar="N,…", help="Token lengths of the requests. Default: real sentences."),
     workload: Path | None = typer.Option(None, metavar="FILE", help=WORKLOAD_HELP),
     objective: _Metric | None = typer.Option(
@@ -64,7 +77,9 @@ def compare(
 
     if len(what) < 2:
         raise UsageError("one side alone cannot be compared", got=what[0], expected="A and at least one B")
-    traffic = workload_of(concurrency, request_rate, counts("--lengths", lengths), seed, file=workload)
+    traffic = workload_of(
+        concurrency, request_rate, counts("--lengths", lengths), seed, distribution, burst=burst, file=workload
+    )
     by_rate = traffic.mode == "request_rate"
     metric = objective or ("p95" if by_rate else "throughput")
     if metric == "throughput" and by_rate:

@@ -20,6 +20,8 @@ CLIENTS = 8
 MOST = units.MOST
 Distribution = Literal["constant", "poisson"]
 WORKLOAD_HELP = "Traffic as a file says it (docs/measuring.md), in place of the options for it."
+DISTRIBUTION: Any = typer.Option("constant", help="How the sending times are spread, at a rate.")
+BURST: Any = typer.Option(1, min=1, max=MOST, help="Requests that leave at a time, at a rate.")
 
 
 def workload_of(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import CLIENTS, MOST, WORKLOAD_HELP, counts, duration_us, workload_of
+from tooling.cli.options import BURST, CLIENTS, MOST, WORKLOAD_HELP, counts, duration_us, workload_of
 from tooling.errors import UsageError, suggest
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def promote(
         None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."
     ),
     request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second, sent on schedule."),
-    burst: int = typer.Option(1, min=1, max=MOST, help="Requests that leave at a time, under a request rate."),
+    burst: int = BURST,
     lengths: str = typer.Option("", metavar="N,…", help="Token lengths of the requests. Default: real sentences."),
     workload: Path | None = typer.Option(None, metavar="FILE", help=WORKLOAD_HELP),
     canary: Path | None = typer.Option(

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import CLIENTS, MOST, WORKLOAD_HELP, Distribution, counts, given, grid_of, workload_of
+from tooling.cli.options import (
+    BURST,
+    CLIENTS,
+    DISTRIBUTION,
+    MOST,
+    WORKLOAD_HELP,
+    Distribution,
+    counts,
+    given,
+    grid_of,
+    workload_of,
+)
 from tooling.console import Console, table
 from tooling.errors import UsageError
 
@@ -34,8 +45,8 @@ def simulate(
         None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."
     ),
     request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second, sent on schedule."),
-    distribution: Distribution = typer.Option("constant", help="How the sending times are spread."),
-    burst: int = typer.Option(1, min=1, max=MOST, help="Requests that are sent at a time, at a rate."),
+    distribution: Distribution = DISTRIBUTION,
+    burst: int = BURST,
     workload: Path | None = typer.Option(None, metavar="FILE", help=WORKLOAD_HELP),
     lengths: str = typer.Option("", metavar="N,…", help="Token lengths of the requests. Default: the curve's."),
     instances: str = typer.Option("", metavar="N,…", help="Instance counts in place of the configured one."),

@@ -12,9 +12,12 @@ import typer
 
 from tooling.cli.app import console_of
 from tooling.cli.options import (
+    BURST,
     CLIENTS,
+    DISTRIBUTION,
     MOST,
     WORKLOAD_HELP,
+    Distribution,
     counted,
     counts,
     delays,
@@ -82,6 +85,8 @@ def tune(
         None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."
     ),
     request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second, sent on schedule."),
+    distribution: Distribution = DISTRIBUTION,
+    burst: int = BURST,
     workload: Path | None = typer.Option(None, metavar="FILE", help=WORKLOAD_HELP),
     lengths: str = counted("--lengths", "Token lengths of the requests. Default: real sentences."),
     output_lengths: str = counted(
@@ -193,7 +198,9 @@ def tune(
         if asked.workload and not (concurrency or request_rate or workload):
             concurrency, request_rate = asked.workload.concurrency, asked.workload.request_rate
         slo = slo or ("" if objective or max_p99 else ",".join(asked.words))
-    traffic = workload_of(concurrency, request_rate, counts("--lengths", lengths), seed, file=workload)
+    traffic = workload_of(
+        concurrency, request_rate, counts("--lengths", lengths), seed, distribution, burst=burst, file=workload
+    )
     wanted = _slo(slo, objective, max_p99, by_rate=traffic.mode == "request_rate")
     request = TuneRequest(
         model,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import CLIENTS, MOST, Distribution, duration_us
+from tooling.cli.options import BURST, CLIENTS, DISTRIBUTION, MOST, Distribution, duration_us
 from tooling.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def from_texts(
         None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."
     ),
     request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second, sent on schedule."),
-    distribution: Distribution = typer.Option("constant", help="How the sending times are spread."),
-    burst: int = typer.Option(1, min=1, max=MOST, help="Requests that are sent at a time, at a rate."),
+    distribution: Distribution = DISTRIBUTION,
+    burst: int = BURST,
     duration: str = _DURATION,
     keep_texts: bool = _KEEP,
     output: Path = _OUTPUT,
