@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from perf.compare import Verdict
-from perf.grid import Candidate
-from perf.result import TuneResult
-from perf.trial import Trial
 from perf.tune_request import TuneRequest
 from perf.tuned import hardware_of
 from perf.workload import Workload
 from tooling import repository
-from tooling.cli.tune import next_steps, run
-from tooling.config.knobs import Knobs
+from tooling.cli.tune import run
+from tooling.cli.tuned_answer import next_steps
 from tooling.config.proto import pb
 from tooling.console import Console
 from tooling.errors import UsageError
@@ -71,15 +66,8 @@ def test_a_name_that_is_none(run_cli: Any, name: str) -> None:
 
 def test_what_is_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    default = Trial(Candidate("default", Knobs()), "default")
-    chosen = Trial(Candidate("a", Knobs(instance_count=1)), "compared", verdict=Verdict("better", 1.2, 1.1, 1.3, 6))
-    facts: dict[str, Any] = {"workload": "", "objective": "", "runs": 1, "disturbed": 0, "spent_s": 1.0}
-    result = TuneResult(
-        model="m", default=default, trials=(chosen,), chosen=chosen, finished="2026-01-02", study=tmp_path, **facts
-    )
-    written = str(tmp_path / "my models" / "m" / "configs" / "cpu-2.pbtxt")
-    assert next_steps(result, written, "") == ["next\n  tritune serve 'my models' --config-name cpu-2"]
-    assert next_steps(result, written, "gpu-host:8000") == ["next\n  start Triton with --model-config-name=cpu-2"]
-    assert "the same command with --apply" in next_steps(result, None, "")[0]
-    for nothing in (default, None):
-        assert next_steps(replace(result, chosen=nothing), written, "") == []
+    written = tmp_path / "my models" / "m" / "configs" / "cpu-2.pbtxt"
+    assert next_steps(written) == "next\n  tritune serve 'my models' --config-name cpu-2"
+    assert next_steps(Path("m/configs/cpu-2.pbtxt")) == "next\n  tritune serve . --config-name cpu-2"
+    assert next_steps(written, "gpu-host:8000") == "next\n  start Triton with --model-config-name=cpu-2"
+    assert "the same command with --apply" in next_steps(None)

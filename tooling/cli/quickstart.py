@@ -13,7 +13,7 @@ import typer
 from tooling.cli import build
 from tooling.cli.app import console_of
 from tooling.cli.options import duration_us
-from tooling.cli.tune import paths
+from tooling.cli.tuned_answer import paths
 from tooling.errors import UsageError
 
 _MODEL = "minilm"

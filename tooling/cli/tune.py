@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -31,6 +30,7 @@ from tooling.cli.options import (
 )
 from tooling.cli.tune_llm import is_vllm, tune_vllm
 from tooling.cli.tune_several import several
+from tooling.cli.tuned_answer import next_steps, paths
 from tooling.console import Console
 from tooling.errors import UsageError
 
@@ -220,10 +220,10 @@ def tune(
         several(request, models, weight, console, apply=apply, hardware=hardware)
         return
     running = _running(url, model, reconfigure=allow_reconfigure) if url else None
-    result, files = run(
-        request, console, apply=apply, report=report, owner=owner, running=running, hardware=hardware
-    )
-    shown = [result.text(), paths(files), *next_steps(result, files["config"], url)]
+    result, files = run(request, console, apply=apply, report=report, owner=owner, running=running, hardware=hardware)
+    shown = [result.text(), paths(files)]
+    if result.chosen not in (None, result.default):
+        shown.append(next_steps(Path(files["config"]) if files["config"] else None, url))
     console.result({**result.to_dict(), **files}, "\n\n".join(shown))
     if not result.met:
         raise typer.Exit(1)
@@ -339,25 +339,3 @@ def _login() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return "unknown"
-
-
-def paths(files: dict[str, str | None]) -> str:
-    """The paths that were written, a line each, relative where that is shorter to read."""
-    return "\n".join(f"{name:<8} {_here(Path(path))}" for name, path in files.items() if path)
-
-
-def next_steps(result: TuneResult, written: str | None, url: str) -> list[str]:
-    """What is left to do for the chosen setting to serve; nothing where the current config stays."""
-    if result.chosen is None or result.chosen == result.default:
-        return []
-    if written is None:
-        return ["next\n  the same command with --apply: it writes the config, and measures nothing again"]
-    path = Path(written)
-    name, repository = path.stem, path.parents[2]
-    start = f"start Triton with --model-config-name={name}"
-    embedded = f"tritune serve {shlex.quote(str(_here(repository)))} --config-name {name}"
-    return [f"next\n  {start if url else embedded}"]
-
-
-def _here(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tooling.cli.tuned_answer import next_steps
 from tooling.console import Console
 from tooling.errors import UsageError, suggest
 
@@ -68,6 +69,8 @@ def several(
         ]
     files = {"study": str(result.study), "configs": [str(path) for path in written]}
     lines = [*(f"config  {path}" for path in written), f"study   {result.study}"]
+    if result.taken:
+        lines += ["", next_steps(written[0] if written else None)]
     console.result({**result.to_dict(), **files}, "\n".join([result.text(), "", *lines]))
     if not result.met:
         raise typer.Exit(1)
