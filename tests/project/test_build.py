@@ -145,6 +145,34 @@ def test_an_edited_config_keeps_its_edit(built: Path, run_cli: Callable[..., Any
     assert '"mine"' in config.read_text()
 
 
+HAND = """# ours
+name: "two"
+backend: "onnxruntime"
+max_batch_size: 4
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 3 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 3 ] } ]
+"""
+
+
+def test_a_config_of_somebody_s_own_is_taken_as_it_is(project: Path, run_cli: Callable[..., Any]) -> None:
+    config = project / "model_repository/two/config.pbtxt"
+    config.write_text(HAND)
+    assert sorted(ran(run_cli("build", "--json"))) == sorted(set(ALL) - {"two config"})
+    assert config.read_text() == HAND
+    assert "nothing to do" in run_cli("build").out
+    assert run_cli("build", "--frozen").code == 0
+
+
+def test_a_generated_config_that_was_edited_is_kept_where_no_options_change_it(
+    built: Path, run_cli: Callable[..., Any]
+) -> None:
+    config = built / "model_repository/two/config.pbtxt"
+    edited = config.read_text() + 'parameters { key: "mine" value { string_value: "1" } }\n'
+    config.write_text(edited)
+    assert "two config" not in ran(run_cli("build", "--json"))
+    assert config.read_text() == edited
+
+
 @pytest.mark.long
 def test_an_edited_deployment_is_not_replaced(built: Path, run_cli: Callable[..., Any]) -> None:
     compose = built / "deploy/compose/docker-compose.yml"

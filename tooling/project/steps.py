@@ -15,6 +15,7 @@ from tooling.errors import UsageError
 from tooling.project.file import Model, Project, is_vllm
 from tooling.project.names import made_after, parts_of
 from tooling.project.section import files_in, values_of, words_of
+from tooling.repository import CONFIG_FILE, read_text
 
 SCRATCH: Final = ".tritune/"
 """Under it stands what no repository keeps."""
@@ -109,7 +110,15 @@ class _Maker:
             before = tuple(step.name for step in exports)
             if values_of(model.export).get("pipeline") and not model.config:
                 return  # the pipeline comes with its configs
-        yield self._config(name, model, before)
+        if model.config or model.origin == "llm" or not self._has_own_config(name):
+            yield self._config(name, model, before)
+
+    def _has_own_config(self, name: str) -> bool:
+        """Whether the config of a model is not as tritune wrote it: without options nothing of it is to be changed."""
+        from tooling.config.render import origin
+
+        path = self.root / self.project.repository / name / CONFIG_FILE
+        return path.is_file() and origin(read_text(path)) != "generated"
 
     def _exports(self, name: str, model: Model) -> Iterator[Step]:
         """One export; where a measurement decides how texts are padded, the model first, and its curve between."""
