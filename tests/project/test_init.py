@@ -131,6 +131,17 @@ def test_models_of_a_repository_are_taken_as_their_backends_can_be_tuned(
     assert (named.code, named.out) == (2, "") and "--name: the models of the repository have their names" in named.err
 
 
+def test_a_model_without_a_config_is_taken_by_its_file(run_cli: Callable[..., Any], tmp_path: Path) -> None:
+    for file in ("onnx/1/model.onnx", "torch/1/model.pt", "notes/README", "versions/1/other"):
+        path = tmp_path / "models" / file
+        path.parent.mkdir(parents=True)
+        path.touch()
+    asked = ("init", "--file", tmp_path / "tritune.yaml", "--repository", "models", "--json")
+    assert run_cli(*asked).json["data"]["models"] == ["onnx", "torch"]
+    found = build.read(tmp_path / "tritune.yaml").models
+    assert (found["onnx"].tune, found["torch"].tune) == (None, False)
+
+
 def test_of_two_at_once_the_second_keeps_what_the_first_has_written(tmp_path: Path) -> None:
     file, text = tmp_path / "tritune.yaml", "models: {m: {source: org/a}}\n"
     with ThreadPoolExecutor(1) as pool:

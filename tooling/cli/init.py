@@ -141,25 +141,25 @@ def _ask(question: str, *, hint: str) -> str:
 
 
 def _models_in(repository: Path) -> list[dict[str, Any]]:
-    """The models that stand in a repository already, with their backends."""
+    """The models that stand in a repository already, with their backends: by their configs, else by their files."""
     if not repository.is_dir():
         return []
-    return [
-        {"name": path.name, "source": None, "llm": None, "backend": _backend(path)}
-        for path in sorted(repository.iterdir())
-        if (path / "config.pbtxt").is_file()
-    ]
+    found = {path.name: _backend(path) for path in sorted(repository.iterdir()) if path.is_dir()}
+    known = {name: backend for name, backend in found.items() if backend is not None}
+    return [{"name": name, "source": None, "llm": None, "backend": backend} for name, backend in known.items()]
 
 
-def _backend(model_dir: Path) -> str:
-    """What serves a model; "" where its config leaves that to Triton, or cannot be read, as the build will say."""
+def _backend(model_dir: Path) -> str | None:
+    """What serves a model; "" where its config leaves that to Triton, or cannot be read, as the build will say; None
+    where a directory holds neither a config nor a model file."""
     from tooling.config.proto import backend_of
-    from tooling.repository import read_config
+    from tooling.repository import config_path, locate_model, read_config
 
+    present = config_path(model_dir).is_file()
     try:
-        return backend_of(read_config(model_dir))
+        return backend_of(read_config(model_dir)) if present else locate_model(model_dir).format.backend
     except UsageError:
-        return ""
+        return "" if present else None
 
 
 def _name(source: str) -> str:
