@@ -279,7 +279,7 @@ def test_wrong_usage_is_told_before_a_server_starts(
         ([model, "--request-rate", 5, "--concurrency", 5], "exclude each other"),
         ([model, "--distribution", "poisson"], "--distribution: it needs a --request-rate"),
         ([model, "--burst", 4, "--concurrency", 5], "--burst: it needs a --request-rate"),
-        ([model, "--instances", "2", "--threads", "0"], "--threads: not a usable number (got `0`"),
+        ([model, "--instances", "2", "--threads", "-1"], "--threads: not a usable number (got `-1`"),
         ([model, "--max-batch-size", "0"], "switching batching on or off"),
         ([model, "--delay", "2"], "--delay: not a duration"),
         ([model, "--slo", "p98<1ms"], "unknown metric"),

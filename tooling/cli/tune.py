@@ -105,7 +105,7 @@ def tune(
     ),
     max_p99: str = timed("--max-p99", "A setting must keep this p99, like 50ms.", "", least="1us"),
     instances: str = counted("--instances", "Instance counts to try. Default: from the cores."),
-    threads: str = counted("--threads", "Threads per instance to try; 0: left to ONNX Runtime."),
+    threads: str = counted("--threads", "Threads per instance to try; 0: left to ONNX Runtime.", 0),
     delay: str = typer.Option(
         "",
         metavar="TIME,…",
