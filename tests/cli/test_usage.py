@@ -119,3 +119,20 @@ def test_a_choice_that_is_an_argument(run_cli: Any) -> None:
     assert run_cli("completion", "csh") == (2, "", told)
     missing = "error: SHELL: it is missing (expected bash, zsh, fish)\nhint: run `tritune completion --help`\n"
     assert run_cli("completion") == (2, "", missing)
+
+
+def test_the_list_of_commands_holds_whole_sentences(run_cli) -> None:
+    for argv in ([], ["deploy"], ["study"], ["workload"], ["runtime"]):
+        shown = " ".join(run_cli(*argv, "--help").out.partition("Commands:")[2].split())
+        assert shown and "..." not in shown
+    assert "Find a setting that is surely better than the current config, or say that there is none." in " ".join(
+        run_cli("--help").out.split()
+    )
+
+
+@pytest.mark.parametrize("argv", [["tune", "m"], ["compare", "m", "m"], ["profile", "m"], ["bottleneck", "m"]])
+def test_a_tokenizer_that_is_not_there_is_told_whether_it_is_needed_or_not(run_cli, tmp_path, argv) -> None:
+    said = run_cli(*argv, "--tokenizer", tmp_path)
+    assert (said.code, said.out) == (2, "")
+    told = f"error: --tokenizer: there is no tokenizer (got {tmp_path}; expected tokenizer.json in it)\n"
+    assert said.err == told

@@ -26,8 +26,19 @@ _GLOBAL_FLAGS = {
 }
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
+
+class Group(typer.core.TyperGroup):
+    """A group of commands whose help shows the whole first sentence of each; Click's own cuts it off."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        named = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(limit=1_000)) for name, command in named if command])
+
+
 app = typer.Typer(
     name="tritune",
+    cls=Group,
     help="From a transformer to a right and tuned Triton deployment.",
     epilog="Global options may stand before or after the command: --json, -v/--verbose, -q/--quiet, --no-progress.",
     no_args_is_help=True,

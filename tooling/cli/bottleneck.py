@@ -8,7 +8,17 @@ from pathlib import Path
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import BURST, CLIENTS, DISTRIBUTION, MOST, WORKLOAD_HELP, Distribution, counts, workload_of
+from tooling.cli.options import (
+    BURST,
+    CLIENTS,
+    DISTRIBUTION,
+    MOST,
+    TOKENIZER,
+    WORKLOAD_HELP,
+    Distribution,
+    counts,
+    workload_of,
+)
 from tooling.errors import UsageError
 
 
@@ -29,7 +39,7 @@ def bottleneck(
     lengths: str = typer.Option("", metavar="N,…", help="Token lengths of the requests. Default: real sentences."),
     workload: Path | None = typer.Option(None, metavar="FILE", help=WORKLOAD_HELP),
     input_data: Path | None = typer.Option(None, metavar="FILE", help="Requests of your own, as perf_analyzer takes."),
-    tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),
+    tokenizer: Path | None = TOKENIZER,
     vocab_size: int | None = typer.Option(
         None, min=8, max=MOST, help="Size of the vocabulary, where there is no tokenizer."
     ),

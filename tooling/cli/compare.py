@@ -13,6 +13,7 @@ from tooling.cli.options import (
     CLIENTS,
     DISTRIBUTION,
     MOST,
+    TOKENIZER,
     WORKLOAD_HELP,
     Distribution,
     counts,
@@ -56,7 +57,7 @@ def compare(
     ),
     budget: str = typer.Option("60s", metavar="TIME", help="Start nothing new that would take longer in all."),
     study: Path | None = typer.Option(None, help="Directory of the study; resumed if it is there."),
-    tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),
+    tokenizer: Path | None = TOKENIZER,
     vocab_size: int | None = typer.Option(
         None, min=8, max=MOST, help="Size of the vocabulary, where there is no tokenizer."
     ),

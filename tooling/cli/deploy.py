@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from tooling.cli.app import console_of
+from tooling.cli.app import Group, console_of
 from tooling.cli.deploy_notes import driver, holes, models_outside, other_setting, secrets, sizing, to_build
 from tooling.cli.options import MOST, duration_us, heeding, size_bytes, sized, timed
 from tooling.console import Console
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tooling.releases import Release
     from tooling.server.flags import ServerFlags
 
-app = typer.Typer(help="Write the files that put a model repository into service.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Write the files that put a model repository into service.", no_args_is_help=True)
 
 _LEAST_TIME, _LEAST_LOAD, _LEAST_SHARED = "1us", "5s", "1MiB"
 

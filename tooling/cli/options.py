@@ -24,6 +24,13 @@ DISTRIBUTION: Any = typer.Option("constant", help="How the sending times are spr
 BURST: Any = typer.Option(1, min=1, max=MOST, help="Requests that leave at a time, at a rate.")
 
 
+def _tokenizer_there(place: Path) -> None:
+    from tooling.repository import is_there
+
+    if not is_there(place / "tokenizer.json"):
+        raise UsageError("there is no tokenizer", where="--tokenizer", got=str(place), expected="tokenizer.json in it")
+
+
 def workload_of(
     concurrency: int | None = None,
     rate: float | None = None,
@@ -146,6 +153,14 @@ def sized(option: str, help: str, default: str | None = None, least: str = "0B")
 def counted(option: str, help: str, least: int = 1) -> Any:
     """An option that takes whole numbers with commas."""
     return typer.Option("", option, metavar="N,…", callback=heeding(counts, option, least=least), help=help)
+
+
+TOKENIZER: Any = typer.Option(
+    None,
+    "--tokenizer",
+    callback=heeding(_tokenizer_there),
+    help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer.",
+)
 
 
 def repeated(option: str, metavar: str, read: Callable[[list[str]], object], help: str) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import MOST, counts, duration_us, grid_of, require_url, workload_of
+from tooling.cli.options import MOST, TOKENIZER, counts, duration_us, grid_of, require_url, workload_of
 from tooling.console import table
 from tooling.errors import UsageError
 from tooling.units import format_duration_us
@@ -41,7 +41,7 @@ def profile(
     ),
     curve: Path | None = typer.Option(None, metavar="FILE", help="Where to store it [.tritune/curves/…]."),
     plot: Path | None = typer.Option(None, metavar="FILE", help="Draw it, with the law, as an SVG file."),
-    tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),
+    tokenizer: Path | None = TOKENIZER,
     vocab_size: int | None = typer.Option(
         None, min=8, max=MOST, help="Size of the vocabulary, where there is no tokenizer."
     ),

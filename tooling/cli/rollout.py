@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import BURST, CLIENTS, MOST, WORKLOAD_HELP, counts, duration_us, workload_of
+from tooling.cli.options import BURST, CLIENTS, MOST, TOKENIZER, WORKLOAD_HELP, counts, duration_us, workload_of
 from tooling.errors import UsageError, suggest
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def promote(
     max_error: float | None = typer.Option(None, min=0, max=1e6, help="How far an answer may be off [0.02]."),
     budget: str = typer.Option("60s", metavar="TIME", help="For each of the two comparisons with the current version."),
     skip: list[str] = typer.Option([], "--skip", metavar="GATE", help="Leave a gate out; may be repeated."),
-    tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),
+    tokenizer: Path | None = TOKENIZER,
     vocab_size: int | None = typer.Option(
         None, min=8, max=MOST, help="Size of the vocabulary, where there is no tokenizer."
     ),
@@ -115,7 +115,7 @@ def drift(
         None, metavar="FILE", help="Requests with their answers. Default: those of the last promotion."
     ),
     max_error: float | None = typer.Option(None, min=0, max=1e6, help="How far an answer may be off [0.02]."),
-    tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),
+    tokenizer: Path | None = TOKENIZER,
 ) -> None:
     """Say whether a served model still is what it was tuned as: its answers, its load, the lengths of its requests.
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tooling.cli.app import console_of
+from tooling.cli.app import Group, console_of
 
 if TYPE_CHECKING:
     from tooling.runtime import Runtime
 
-app = typer.Typer(help="The embedded server's own environment.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="The embedded server's own environment.", no_args_is_help=True)
 
 
 def _described(runtime: Runtime) -> tuple[dict[str, str | None], str]:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tooling.cli.app import console_of
+from tooling.cli.app import Group, console_of
 from tooling.errors import Refused, UsageError
 
 if TYPE_CHECKING:
     from perf.studies import StudyFile
 
-app = typer.Typer(help="Show what a tuning or a comparison has measured and found.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Show what a tuning or a comparison has measured and found.", no_args_is_help=True)
 _DIRECTORY = typer.Argument(None, metavar="DIR", help="The study. Default: the newest in .tritune/studies.")
 
 

@@ -15,6 +15,7 @@ from tooling.cli.options import (
     CLIENTS,
     DISTRIBUTION,
     MOST,
+    TOKENIZER,
     WORKLOAD_HELP,
     Distribution,
     counted,
@@ -144,7 +145,7 @@ def tune(
     ),
     direct: bool = typer.Option(False, "--direct", help="Search by measurement alone, without the simulator."),
     study: Path | None = typer.Option(None, help="Directory of the study; resumed if it is there."),
-    tokenizer: Path | None = typer.Option(None, help="Directory of tokenizer.json. Default: MODEL_DIR/tokenizer."),
+    tokenizer: Path | None = TOKENIZER,
     vocab_size: int | None = typer.Option(
         None, min=8, max=MOST, help="Size of the vocabulary, where there is no tokenizer."
     ),
@@ -233,7 +234,9 @@ def _refuse_unfit(said: list[str], models: list[Path]) -> None:
     """Refuse options that these models have no use for, and those that exclude each other."""
     for option in ("--output-lengths", "--speculate"):
         if option in said:
-            raise UsageError("only a vLLM model generates", where=option, got=f"{models[0]} has another backend")
+            raise UsageError(
+                "only a vLLM model generates", where=option, got=f"{models[0]}, which is none", hint="leave it out"
+            )
     if "--weight" in said and len(models) == 1:
         raise UsageError("there is only one model", where="--weight", hint="leave it out")
     strange = [option for option in said if option in _OF_ONE]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from tooling.cli.app import console_of
+from tooling.cli.app import Group, console_of
 from tooling.cli.options import BURST, CLIENTS, DISTRIBUTION, MOST, Distribution, duration_us
 from tooling.errors import UsageError
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from perf.workload import Workload
     from tooling.console import Console
 
-app = typer.Typer(help="Describe traffic by real data, in a file that --workload takes.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Group, help="Describe traffic by real data, in a file that --workload takes.", no_args_is_help=True
+)
 
 _OUTPUT = typer.Option(Path("workload.yaml"), "--output", "-o", metavar="FILE", help="Where to write the workload.")
 _TOKENIZER = typer.Option(
