@@ -285,7 +285,7 @@ def test_only_the_command_that_is_named_is_loaded() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert json.loads(out.splitlines()[-1]) == [
-        f"tooling.cli.{name}" for name in ("app", "commands", "completion", "study")
+        f"tooling.cli.{name}" for name in ("app", "commands", "completion", "study", "usage")
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,14 +16,14 @@ from ..every_command import every_command
 ODD = ("x", "nan", "-1e999", "9" * 5_000)
 
 
-def refusal(command: Any, context: Any, words: list[str]) -> tuple[Problem, ...]:
-    """What is wrong with these words, as far as a command says it before it does anything."""
+def refusal(words: list[str], command: Any, context: Any, args: list[str]) -> tuple[Problem, ...]:
+    """What is wrong with these arguments, as far as a command says it before it does anything."""
     try:
-        command.make_context(context.info_name, words, parent=context.parent)
+        command.make_context(context.info_name, args, parent=context.parent)
     except UsageError as error:
         return error.problems
     except TyperException as error:
-        return usage_error(error).problems
+        return usage_error(error, words, command).problems
     return ()
 
 
@@ -34,7 +35,7 @@ def test_every_odd_value_of_every_option_is_told_in_full() -> None:
             if param.param_type_name != "option" or param.is_flag:
                 continue
             for odd in ODD:
-                for problem in refusal(command, context, [f"{option}={odd}"]):
+                for problem in refusal(words, command, context, [f"{option}={odd}"]):
                     if problem.what == "it is missing":  # another one, as this one takes any word
                         assert problem.where and problem.where != option, (words, problem)
                         continue
@@ -52,9 +53,9 @@ def test_nan_is_no_number() -> None:
     numbers = 0
     for words, command, context in every_command():
         for option in (max(one.opts, key=len) for one in command.params if one.param_type_name == "option"):
-            if any(problem.what == "not a number" for problem in refusal(command, context, [f"{option}=x"])):
+            if any(problem.what == "not a number" for problem in refusal(words, command, context, [f"{option}=x"])):
                 numbers += 1
-                (told,) = refusal(command, context, [f"{option}=nan"])
+                (told,) = refusal(words, command, context, [f"{option}=nan"])
                 assert (told.where, told.got) == (option, "`nan`"), words
     assert numbers > 10
 
@@ -100,8 +101,18 @@ def test_nan_is_no_number() -> None:
         (["split", "--percent", "5"], "--name: it is missing", "run `tritune deploy split --help`"),
         (["compose", "models"], "--output: it is missing (expected DIR)", "run `tritune deploy compose --help`"),
         (["compose"], "REPO: it is missing", "run `tritune deploy compose --help`"),
-        (["split", "--percent"], "--percent: the value is missing", "run `tritune --help`"),
-        (["split", "--force=yes"], "--force: it takes no value", "run `tritune --help`"),
+        (
+            ["split", "--percent"],
+            "--percent: the value is missing (expected a whole number, 0 to 100)",
+            "run `tritune deploy split --help`",
+        ),
+        (
+            ["compose", "models", "--release", "--output", "out"],
+            "--release: the value is missing (got `--output`; expected YY.MM)",
+            "run `tritune deploy compose --help`",
+        ),
+        (["split", "--force=yes"], "--force: it takes no value", "run `tritune deploy split --help`"),
+        (["nowhere"], "no such command 'nowhere'", "run `tritune deploy --help`"),
         (
             ["split", "--percnt", "5"],
             "--percnt: no such option",
@@ -112,6 +123,42 @@ def test_nan_is_no_number() -> None:
 def test_what_is_said_of_a_deployment_that_cannot_be(run_cli: Any, argv: list[str], error: str, hint: str) -> None:
     result = run_cli("deploy", *argv)
     assert result == (2, "", f"error: {error}\nhint: {hint}\n")
+
+
+def test_an_option_without_its_value_names_the_help_of_its_command(run_cli: Any) -> None:
+    """Be it the last word, or followed by another option, which Typer would take for the value; a flag with one too."""
+    seen = 0
+    for words, command, _ in every_command():
+        hint = f"run `tritune {' '.join(words)} --help`"
+        options = [one for one in command.params if one.param_type_name == "option"]
+        for one, other in zip(options, [*options[1:], *options[:1]], strict=True):
+            for word in one.opts:
+                if one.is_flag:
+                    tries = [[f"{word}=yes"]] if word.startswith("--") else []
+                else:
+                    tries = [[word], [word, other.opts[0]]]
+                for args in tries:
+                    result = run_cli(*words, *args, "--json")
+                    (problem,) = result.json["error"]["problems"]
+                    assert (result.code, result.json["command"]) == (2, " ".join(words)), args
+                    assert (problem["where"], problem["hint"]) == (word, hint), args
+                    assert problem["what"] == ("it takes no value" if one.is_flag else "the value is missing"), args
+                    assert one.is_flag or problem["expected"], args
+                    assert problem["got"] == (f"`{args[1]}`" if len(args) > 1 else None), args
+                    seen += 1
+    assert seen > 400
+
+
+def test_what_looks_like_an_option_may_be_a_value_where_it_is_meant(run_cli: Any, tmp_path: Path) -> None:
+    result = run_cli("deploy", "split", "--name=--output", "--percent", "5", "--output", tmp_path / "out")
+    assert result.err.startswith("error: --name: no name for Kubernetes (got `--output`; ")
+
+
+def test_a_refused_line_names_its_command_in_json(run_cli: Any) -> None:
+    """Whether Typer refuses it, a callback of an option, or what looks at all words before."""
+    for args in (["models", "--bucket", "http://x", "--output", "out"], ["--output", ""], ["--no-such"], []):
+        result = run_cli("deploy", "compose", *args, "--json")
+        assert (result.code, result.json["command"]) == (2, "deploy compose"), args
 
 
 def test_a_choice_that_is_an_argument(run_cli: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import typer
 from typer.exceptions import TyperException
 
+from tooling.cli.usage import named, require_values, usage_error
 from tooling.console import Console, StdoutFailed
 from tooling.errors import Terminated, TrituneError, UsageError
 
@@ -93,7 +94,7 @@ def _refuse_empty(args: Sequence[str]) -> None:
 
 
 def _command_of(args: Sequence[str]) -> str:
-    """The command meant by a command line that is not parsed."""
+    """The command, or the group of it, meant by a command line that is not parsed."""
     return args[0] if args and not args[0].startswith("-") else ""
 
 
@@ -110,8 +111,11 @@ def _unusable(error: OSError) -> UsageError | None:
 
 def _run(command: Any, args: list[str], console: Console) -> tuple[int, TrituneError | None]:
     """Parse and run one command line. Typer's own `main` is left out: it turns interrupts and closed pipes into 1."""
+    words, meant = named(command, args)
+    console.command = " ".join(words) or _command_of(args)
     try:
         _refuse_empty(args)
+        require_values(words, meant, args[len(words) :])
         try:
             context = command.make_context("tritune", args, obj=console)
         except OSError as error:  # nothing but the help is written while parsing
@@ -133,10 +137,7 @@ def _run(command: Any, args: list[str], console: Console) -> tuple[int, TrituneE
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
             console.info(str(error))
             return UsageError.exit_code, None
-        from tooling.cli.usage import usage_error
-
-        usage = usage_error(error)
-        console.command = console.command or _command_of(args)
+        usage = usage_error(error, words, meant)
         console.error(usage)
         return usage.exit_code, usage
     return 0, None

@@ -1,8 +1,9 @@
-"""What is wrong with a command line that Typer refuses, in the tool's own form. Layer: cli, its bottom."""
+"""What is wrong with a command line, told by Typer or found before it, in the tool's own form. Layer: cli, its bottom."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from tooling.errors import UsageError, suggest
@@ -15,11 +16,36 @@ _OLDER: Final = re.compile(r"'?(.*?)'? is not ")
 _SHOWN: Final = 60
 
 
-def usage_error(error: Any) -> UsageError:
-    """A usage error of Typer's, told by where it is, what was got and what is taken; the hint names the help of the
-    command at fault."""
-    context, param, option = (getattr(error, name, None) for name in ("ctx", "param", "option_name"))
-    page = f"run `{context.command_path if context is not None else 'tritune'} --help`"
+def named(root: Any, args: Sequence[str]) -> tuple[list[str], Any]:
+    """The words of a command line that name its command, and that command; the root where they name none."""
+    words, command = list[str](), root
+    for word in args:
+        below = getattr(command, "commands", {}).get(word)
+        if below is None:
+            break
+        words.append(word)
+        command = below
+    return words, command
+
+
+def require_values(words: Sequence[str], command: Any, rest: Sequence[str]) -> None:
+    """An option in the place of another's value is not meant as one, though Typer would take it.
+
+    Raises UsageError.
+    """
+    options = _options(command)
+    following = iter(rest)
+    for word in following:
+        if word == "--":
+            return
+        if word in options and not options[word].is_flag and (value := next(following, "")) in options:
+            raise _without_value(word, options[word], _page(words), got=f"`{value}`")
+
+
+def usage_error(error: Any, words: Sequence[str], command: Any) -> UsageError:
+    """A usage error of Typer's in the command of these words, told by where it is, what was got and what is taken;
+    the hint names the help of that command."""
+    param, option, page = getattr(error, "param", None), getattr(error, "option_name", None), _page(words)
     if param is not None:
         return _wrong_value(error, param, page)
     if type(error).__name__ == "NoSuchOption":
@@ -27,10 +53,33 @@ def usage_error(error: Any) -> UsageError:
         hint = f"did you mean {' or '.join(f'`{one}`' for one in close)}? Else {page}" if close else page
         return UsageError("no such option", where=option, hint=hint)
     if type(error).__name__ == "BadOptionUsage":
-        what = "the value is missing" if "require" in error.message else "it takes no value"
-        return UsageError(what, where=option, hint=page)
+        if "require" in error.message:
+            return _without_value(str(option), _options(command).get(str(option)), page)
+        return UsageError("it takes no value", where=option, hint=page)
     message = error.format_message().strip().rstrip(".")
     return UsageError(message[:1].lower() + message[1:], hint=page)
+
+
+def _page(words: Sequence[str]) -> str:
+    return f"run `{' '.join(['tritune', *words])} --help`"
+
+
+def _options(command: Any) -> dict[str, Any]:
+    """By every word that names one."""
+    options = [param for param in command.params if param.param_type_name == "option"]
+    return {word: one for one in options for word in (*one.opts, *one.secondary_opts)}
+
+
+def _without_value(option: str, param: Any, page: str, got: str | None = None) -> UsageError:
+    expected = (_taken(param) if param is not None else None) or "a value"
+    return UsageError("the value is missing", where=option, got=got, expected=expected, hint=page)
+
+
+def _taken(param: Any) -> str | None:
+    """What it takes, as far as that can be said shortly."""
+    number, bounds = _number(param), _bounds(param)
+    counted = f"a {number}{', ' if bounds else ''}{bounds}" if number else None
+    return ", ".join(_choices(param)) or counted or (param.metavar if param.param_type_name == "option" else None)
 
 
 def _wrong_value(error: Any, param: Any, page: str) -> UsageError:
@@ -38,10 +87,8 @@ def _wrong_value(error: Any, param: Any, page: str) -> UsageError:
     is_option = param.param_type_name == "option"
     where = max(param.opts, key=len) if is_option else param.metavar or param.name.upper()
     choices, number, bounds = _choices(param), _number(param), _bounds(param)
-    counted = f"a {number}{', ' if bounds else ''}{bounds}" if number else None
     if type(error).__name__ == "MissingParameter":
-        expected = ", ".join(choices) or counted or (param.metavar if is_option else None)
-        return UsageError("it is missing", where=where, expected=expected, hint=page)
+        return UsageError("it is missing", where=where, expected=_taken(param), hint=page)
     value, outside = _given(error)
     got = None if value is None else f"`{value[:_SHOWN]}{'…' if len(value) > _SHOWN else ''}`"
     if outside:
@@ -50,7 +97,7 @@ def _wrong_value(error: Any, param: Any, page: str) -> UsageError:
         hint = suggest(value or "", choices) or page
         return UsageError("no such choice", where=where, got=got, expected=", ".join(choices), hint=hint)
     if number:
-        return UsageError(f"not a {number}", where=where, got=got, expected=counted, hint=page)
+        return UsageError(f"not a {number}", where=where, got=got, expected=_taken(param), hint=page)
     return UsageError(error.message.removeprefix("Value error, ").rstrip("."), where=where, got=got, hint=page)
 
 
