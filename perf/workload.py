@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from perf.mix import expand
 from tooling.errors import UsageError
-from tooling.units import DURATION_PATTERN, MOST, parse_duration_us
+from tooling.units import DURATION_PATTERN, MOST, MOST_SEED, parse_duration_us
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +22,8 @@ Mix = Annotated[tuple[Annotated[int, Field(ge=1, le=MOST)], ...], BeforeValidato
 """Whole numbers, dealt out in turn; also written as one number, as shares, or as a distribution (perf.mix)."""
 
 _FEWEST_STEPS = 31
+_LAST_S = 1e10
+"""In the 23rd century, where a trace counts from 1970."""
 
 
 class Workload(BaseModel):
@@ -42,7 +44,7 @@ class Workload(BaseModel):
 
     concurrency: int | None = Field(default=None, ge=1, le=MOST)
     request_rate: float | None = Field(default=None, gt=0, le=MOST, allow_inf_nan=False)
-    timestamps: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = ()
+    timestamps: tuple[Annotated[float, Field(ge=0, le=_LAST_S, allow_inf_nan=False)], ...] = ()
     distribution: Literal["constant", "poisson"] = "constant"
     burst: int = Field(default=1, ge=1, le=MOST)
     lengths: Mix = ()
@@ -50,7 +52,7 @@ class Workload(BaseModel):
     texts: tuple[str, ...] = ()
     streams: int | None = Field(default=None, ge=1, le=MOST)
     duration_s: float | None = Field(default=None, gt=0, le=MOST, allow_inf_nan=False)
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=MOST_SEED)
 
     @model_validator(mode="before")
     @classmethod

@@ -64,6 +64,8 @@ def read_keys(path: Path) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else path
         raise UsageError("not YAML", where=place, got=getattr(error, "problem", None) or str(error)) from None
+    except (RecursionError, ValueError) as error:  # nested too deep; a number or a date that is none
+        raise UsageError("not YAML", where=path, got=str(error)) from None
     if not isinstance(data, dict):
         expected = "keys such as `concurrency: 8`"
         raise UsageError("not a workload", where=path, got=type(data).__name__, expected=expected)

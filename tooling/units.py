@@ -11,6 +11,8 @@ _SIZE = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**
 _NUMBER = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([A-Za-zµ]*)")
 MOST = 1_000_000
 """Above this a count, a length or a rate is a slip of the keyboard."""
+MOST_SEED = 2**32 - 1
+"""What every library that draws takes."""
 
 
 def _pattern(units: dict[str, int]) -> str:
@@ -30,6 +32,9 @@ def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
         scaled = int(whole + fraction) * units[unit]
         shift: int = 10 ** len(fraction)
         value, rest = divmod(scaled, shift)
+        largest = max(units, key=lambda one: units[one])
+        if value > MOST * units[largest]:
+            raise UsageError("too large", got=f"`{text}`", expected=f"{MOST}{largest} or less")
         if rest == 0:
             return value
     if match and number.strip("0.") == "" and unit == "":

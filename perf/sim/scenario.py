@@ -13,13 +13,14 @@ from perf.sim.service import ServiceModel
 from perf.sim.state import Machine
 from perf.sim.traffic import Arrivals
 from perf.validation import validated
+from tooling.units import MOST
 
 TIMER_LATENESS_US = 300
 """How much later a batch waits than its delay says: 0.2 to 0.4 ms in traffic recorded on a 2-core server."""
 
 
 Milliseconds = Annotated[float, Field(ge=0, le=1e6)]
-Length = Annotated[int, Field(ge=1, le=1_000_000)]
+Length = Annotated[int, Field(ge=1, le=MOST)]
 
 
 class Scenario(BaseModel):
@@ -32,10 +33,10 @@ class Scenario(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    max_batch_size: int = Field(ge=0)
-    preferred_batch_sizes: tuple[int, ...] = ()
-    max_queue_delay_us: int = Field(default=0, ge=0)
-    instances: int = Field(default=1, ge=1)
+    max_batch_size: int = Field(ge=0, le=MOST)
+    preferred_batch_sizes: tuple[Annotated[int, Field(ge=1, le=MOST)], ...] = ()
+    max_queue_delay_us: int = Field(default=0, ge=0, le=10**9)
+    instances: int = Field(default=1, ge=1, le=MOST)
     a_ms: Milliseconds
     c_ms: Milliseconds = 0
     arrivals: tuple[tuple[Annotated[float, Field(ge=0, le=1e8)], Length], ...] = Field(min_length=1)

@@ -41,6 +41,21 @@ def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
+def test_above_a_million_of_the_largest_unit_a_number_is_a_slip() -> None:
+    """Waits and clocks count no further than 292 years."""
+    assert parse_duration_us("1000000h") == 10**6 * 3_600_000_000
+    assert parse_size("1000000GiB") == 10**6 << 30
+    for text, parse, most in (
+        ("1000001h", parse_duration_us, "1000000h"),
+        (f"{'9' * 18}s", parse_duration_us, "1000000h"),
+        ("1000000.5GiB", parse_size, "1000000GiB"),
+        (f"{'9' * 18}KB", parse_size, "1000000GiB"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            parse(text)
+        assert str(caught.value) == f"too large (got `{text}`; expected {most} or less)"
+
+
 @pytest.mark.parametrize(
     ("us", "text"),
     [

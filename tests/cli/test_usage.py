@@ -60,6 +60,28 @@ def test_nan_is_no_number() -> None:
     assert numbers > 10
 
 
+def test_every_number_has_a_least_and_a_most() -> None:
+    """Without one a slip of the keyboard ends in a library's words, or never."""
+    numbers = 0
+    for words, command, context in every_command():
+        for option in (max(one.opts, key=len) for one in command.params if one.param_type_name == "option"):
+            told = refusal(words, command, context, [f"{option}=x"])
+            if any(one.what == "not a whole number" for one in told):
+                for odd in ("-1", str(2**32)):
+                    (told,) = refusal(words, command, context, [f"{option}={odd}"])
+                    assert told.where == option and odd in (told.got or "") and told.expected, (words, odd)
+                numbers += 1
+    assert numbers > 40
+
+
+@pytest.mark.parametrize("option", ["--seed", "--buckets"])
+def test_what_is_drawn_and_tried_has_its_bound(run_cli: Any, option: str) -> None:
+    result = run_cli("simulate", "models/m", option, 2**32)
+    most = {"--seed": "0 to 4294967295", "--buckets": "1 to 1000000"}[option]
+    told = f"error: {option}: out of range (got `4294967296`; expected {most})\nhint: run `tritune simulate --help`\n"
+    assert result == (2, "", told)
+
+
 @pytest.mark.parametrize(
     ("argv", "error", "hint"),
     [

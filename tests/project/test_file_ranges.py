@@ -71,7 +71,7 @@ WRONG = {
         "for_rate": "0",
         "price_per_hour": "-1 .inf",
         "vocab_size": "7",
-        "seed": "-1",
+        "seed": "-1 4294967296",
     },
     "check": {"gpus": "-1"},
     "compose": {

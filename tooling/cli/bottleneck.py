@@ -17,6 +17,7 @@ from tooling.cli.options import (
     WORKLOAD_HELP,
     Distribution,
     counts,
+    seeded,
     workload_of,
 )
 from tooling.errors import UsageError
@@ -44,7 +45,7 @@ def bottleneck(
         None, min=8, max=MOST, help="Size of the vocabulary, where there is no tokenizer."
     ),
     trace: bool = typer.Option(False, "--trace", help="Then a run more under Triton's own trace."),
-    seed: int = typer.Option(0, min=0, help="Fixes the contents of the requests."),
+    seed: int = seeded("Fixes the contents of the requests."),
 ) -> None:
     """Say where the time of a request goes, what holds it back, and which knob moves it. Nothing is changed."""
     from perf.analyzer import find_perf_analyzer

@@ -19,6 +19,7 @@ from tooling.cli.options import (
     counts,
     duration_us,
     require_url,
+    seeded,
     workload_of,
 )
 from tooling.errors import UsageError
@@ -61,7 +62,7 @@ def compare(
     vocab_size: int | None = typer.Option(
         None, min=8, max=MOST, help="Size of the vocabulary, where there is no tokenizer."
     ),
-    seed: int = typer.Option(0, min=0, help="Fixes the contents of the requests."),
+    seed: int = seeded("Fixes the contents of the requests."),
 ) -> None:
     """Compare A with each B under the same traffic: the winner or a tie, with its interval.
 

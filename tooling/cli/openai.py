@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from tooling.cli.app import console_of
-from tooling.cli.options import CLIENTS, MOST, counted, counts, duration_us, timed
+from tooling.cli.options import CLIENTS, MOST, counted, counts, duration_us, seeded, timed
 from tooling.console import table
 from tooling.errors import UsageError
 from tooling.units import format_duration_us
@@ -45,7 +45,7 @@ def openai(
         "", metavar="DIR|ID", help="Counts tokens, for servers that do not tell how many they answered with."
     ),
     slo: str = typer.Option("", metavar="TERMS", help="Limits, like `ttft_p95<300ms,itl_p95<50ms` (docs/llm.md)."),
-    seed: int = typer.Option(0, min=0, help="Draws lengths, texts and sending times."),
+    seed: int = seeded("Draws lengths, texts and sending times."),
     time_limit: str = timed("--time-limit", "AIPerf is ended after this time.", "10m", "1s"),
     output: Path | None = typer.Option(None, metavar="DIR", help="Keep AIPerf's files and logs in this new directory."),
 ) -> None:

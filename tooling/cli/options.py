@@ -163,6 +163,11 @@ TOKENIZER: Any = typer.Option(
 )
 
 
+def seeded(help: str) -> Any:
+    """An option that takes the seed of what is drawn."""
+    return typer.Option(0, min=0, max=units.MOST_SEED, help=help)
+
+
 def repeated(option: str, metavar: str, read: Callable[[list[str]], object], help: str) -> Any:
     """An option that may be given several times; `read` judges each of its words."""
     return typer.Option([], option, metavar=metavar, callback=heeding(lambda word: read([word])), help=help)

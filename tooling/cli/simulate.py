@@ -19,6 +19,7 @@ from tooling.cli.options import (
     counts,
     given,
     grid_of,
+    seeded,
     workload_of,
 )
 from tooling.console import Console, table
@@ -56,10 +57,10 @@ def simulate(
     preferred_batch_size: str = typer.Option("", metavar="N,…", help="Sizes at which a batch is closed early."),
     replicas: str = typer.Option("", metavar="N,…", help="Spread the rate over so many servers; shown is one."),
     buckets: int | None = typer.Option(
-        None, min=1, metavar="N", help="Compare 1 to N lengths to pad to, and no padding."
+        None, min=1, max=MOST, metavar="N", help="Compare 1 to N lengths to pad to, and no padding."
     ),
     requests: int = typer.Option(20_000, min=100, max=MOST, help="How many requests to play."),
-    seed: int = typer.Option(0, min=0, help="Fixes random sending times and scatter."),
+    seed: int = seeded("Fixes random sending times and scatter."),
     scenario: Path | None = typer.Option(
         None, metavar="FILE", help="Play one scenario: its own times and service law."
     ),

@@ -26,6 +26,7 @@ from tooling.cli.options import (
     grid_of,
     heeding,
     require_url,
+    seeded,
     timed,
     workload_of,
 )
@@ -149,7 +150,7 @@ def tune(
     vocab_size: int | None = typer.Option(
         None, min=8, max=MOST, help="Size of the vocabulary, where there is no tokenizer."
     ),
-    seed: int = typer.Option(0, min=0, help="Fixes the contents of the requests."),
+    seed: int = seeded("Fixes the contents of the requests."),
     apply: bool = typer.Option(False, "--apply", help="Write the chosen setting to configs/HARDWARE.pbtxt."),
     report: Path | None = typer.Option(None, metavar="FILE", help="Write an HTML report."),
     url: str = typer.Option("", metavar="HOST:PORT", help="On a Triton that runs already, by its HTTP address."),

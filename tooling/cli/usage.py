@@ -1,4 +1,4 @@
-"""What is wrong with a command line, told by Typer or found before it, in the tool's own form. Layer: cli, its bottom."""
+"""What is wrong with a command line, told by Typer or found before it, in our own form. Layer: cli, its bottom."""
 
 from __future__ import annotations
 

@@ -134,3 +134,10 @@ def test_every_problem_of_a_scenario_is_told() -> None:
     assert len(said) == 3
     assert all(text.startswith("s.json: ") for text in said)
     assert any("max_batch_size" in text for text in said) and any("surprise" in text for text in said)
+
+
+@pytest.mark.parametrize("key", ["max_batch_size", "max_queue_delay_us", "instances"])
+def test_a_scenario_has_its_bounds(key: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_scenario({"max_batch_size": 4, "a_ms": 20, "arrivals": [[0, 4]], key: 10**30}, where="s.json")
+    assert f"`{key}`: out of range" in str(caught.value)
