@@ -61,9 +61,12 @@ def test_eight_bits_change_no_input_and_no_output(bert_dir: Path, single: Export
 
 
 def test_fused_operators_are_counted_and_verified(bert_dir: Path, tmp_path: Path) -> None:
+    import onnxruntime
+
     options = ExportOptions(exporter="torchscript", optimize=True)
     result = export_model(bert_dir, tmp_path, "m", options, console=SILENT)
-    assert result.manifest.fused["Attention"] == 2
+    newer = tuple(map(int, onnxruntime.__version__.split(".")[:2])) > (1, 23)  # the last for Python 3.10
+    assert result.manifest.fused.get("Attention", 0) == (2 if newer else 0)
     assert result.manifest.fused["SkipLayerNormalization"] == 4
     assert {name: count for name, count in operators(result.model_file).items() if name in result.manifest.fused} == (
         result.manifest.fused
