@@ -108,12 +108,12 @@ def write_text_pipeline(
             console,
         )
         progress.step(f"padding checked, it changes an output by {error:.1e} at most")
-        stale = _served_by(plan.entry) - {path.name for path in plan.models()}
         with ExitStack() as held:
             for path in (model_dir, *places):
                 held.enter_context(alone_in(path))
             for path in places:  # somebody may have edited one meanwhile
                 require_free(path, force)
+            stale = _served_by(plan.entry) - {path.name for path in plan.models()}
             _write(plan)
         progress.step(f"written in {model_dir.parent}")
     return TextPipeline(

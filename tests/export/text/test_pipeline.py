@@ -87,6 +87,18 @@ def test_a_config_that_was_edited_meanwhile_is_left_alone(
     assert json.loads((repository / "tiny_tokenizer" / "1" / "text.json").read_text())["max_tokens"] != 16
 
 
+def test_what_another_pipeline_of_the_name_leaves_is_told(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it was written while this one was on its way."""
+
+    def meanwhile(*words: Any) -> float:
+        monkeypatch.undo()
+        write(repository, "models", (16,))
+        return check_padding(*words)
+
+    monkeypatch.setattr(export.text_pipeline, "check_padding", meanwhile)
+    assert [path.name for path in write(repository).stale] == ["tiny_model_16", "tiny_model_64"]
+
+
 def test_three_models_join_by_their_names(repository: Path) -> None:
     written = write(repository)
     assert sorted(path.name for path in repository.iterdir()) == ["tiny", "tiny_model", "tiny_tokenizer"]
