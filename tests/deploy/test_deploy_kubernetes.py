@@ -108,6 +108,8 @@ def test_the_scale_is_the_one_asked_for(rendered: Any) -> None:
     assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]) == (3, 9)
     assert "replicas" not in files["base/deployment.yaml"][0]["spec"]  # an update would set the number back to it
     assert metric["pods"]["target"] == {"type": "AverageValue", "averageValue": "5000"}
+    added = [policy["type"] for policy in scaler["spec"]["behavior"]["scaleUp"]["policies"]]
+    assert added == ["Pods", "Percent"]  # without policies a burst would buy them all
     (rules,) = files["prometheus-adapter.yaml"]
     (rule,) = rules["rules"]["custom"]
     assert rule["name"]["as"] == metric["pods"]["metric"]["name"]
@@ -146,7 +148,7 @@ def test_what_comes_from_a_tuning_is_told(run_cli: Run, repository: Any, tmp_pat
         command = ("deploy", kind, models, "-o", out, "--study", tmp_path / "study", *argv, "--json")
         return [note for note in run_cli(*command).json["data"]["notes"] if "CVE" not in note]
 
-    more = "8 at the most; one more is added above 3.21ms of queue time a request"
+    more = "8 at the most; more are added above 3.21ms of queue time a request"
     asked, *_ = told("--rate", "400", "--gpus", "0")
     assert asked == f"4 replicas at the least, as 400 requests/s come to 114.5 each, {more}"
     assert told("--replicas", "4", "--gpus", "0") == [f"4 replicas at the least, {more}"]

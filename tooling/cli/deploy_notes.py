@@ -47,7 +47,7 @@ def sizing(options: KubernetesOptions, tuning: Tuned | None, rate: float | None,
         by = f", as asked ({rate:g} requests/s take {math.ceil(rate / tuning.carries_rps)})"
     elif rate:
         by = f", as {rate:g} requests/s come to {tuning.carries_rps:.1f} each"
-    more = f"one more is added above {format_duration_us(options.queue_target_us)} of queue time a request"
+    more = f"more are added above {format_duration_us(options.queue_target_us)} of queue time a request"
     return (f"{options.replicas} replicas at the least{by}, {options.max_replicas} at the most; {more}",)
 
 

@@ -14,6 +14,7 @@ from tooling.deploy.objects import (
     CONFINED,
     QUEUE_METRIC,
     USER,
+    WINDOW_S,
     KubernetesOptions,
     Object,
     autoscaler,
@@ -163,9 +164,11 @@ def _alerts(options: KubernetesOptions) -> Object:
 
 
 def _adapter_rules(name: str) -> Object:
-    """Values of the prometheus-adapter chart: queue time per request, of the last two minutes."""
+    """Values of the prometheus-adapter chart: queue time per request in the last two minutes, of the model whose
+    requests wait longest; over all models those of an ensemble, which never wait themselves, would halve it."""
     queue, done = (f'nv_inference_{what}{{namespace!="",pod!=""}}' for what in ("queue_duration_us", "request_success"))
-    rate = "sum(rate(<<.Series>>{<<.LabelMatchers>>}[2m])) by (<<.GroupBy>>)"
+    rate = f"sum(rate(<<.Series>>{{<<.LabelMatchers>>}}[{WINDOW_S}s])) by (<<.GroupBy>>, model, version)"
+    each = f"{rate} / clamp_min({rate.replace('<<.Series>>', done.partition('{')[0])}, 0.001)"
     return {
         "rules": {
             "custom": [
@@ -173,7 +176,7 @@ def _adapter_rules(name: str) -> Object:
                     "seriesQuery": queue,
                     "resources": {"overrides": {"namespace": {"resource": "namespace"}, "pod": {"resource": "pod"}}},
                     "name": {"matches": "^nv_inference_queue_duration_us$", "as": QUEUE_METRIC},
-                    "metricsQuery": f"{rate} / clamp_min({rate.replace('<<.Series>>', done.partition('{')[0])}, 0.001)",
+                    "metricsQuery": f"max({each}) by (<<.GroupBy>>)",
                 }
             ]
         }

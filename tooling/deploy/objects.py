@@ -13,6 +13,8 @@ from tooling.server.flags import CONTROL_KEY
 
 Object = dict[str, Any]
 QUEUE_METRIC: Final = "triton_queue_us_per_request"
+WINDOW_S: Final = 120
+"""Over which it is averaged."""
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")  # of a Service; leaves room for suffixes below 63
 _LONGEST: Final = 52
 _PORTS: Final = (("http", 8000), ("grpc", 8001), ("metrics", 8002))
@@ -200,7 +202,15 @@ def autoscaler(options: KubernetesOptions) -> Object:
                     },
                 }
             ],
-            "behavior": {"scaleDown": {"stabilizationWindowSeconds": 300}},  # a loaded model is dear to load again
+            "behavior": {
+                "scaleUp": {  # what was added shows after the window: a queue grows far above what one more would mend
+                    "policies": [
+                        {"type": "Pods", "value": 1, "periodSeconds": WINDOW_S},
+                        {"type": "Percent", "value": 50, "periodSeconds": WINDOW_S},
+                    ]
+                },
+                "scaleDown": {"stabilizationWindowSeconds": 300},  # a loaded model is dear to load again
+            },
         },
     }
 
