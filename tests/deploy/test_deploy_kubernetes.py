@@ -96,6 +96,7 @@ def test_probes_know_the_traps(rendered: Any) -> None:
     startup = container["startupProbe"]
     assert startup["httpGet"]["path"] == "/v2/health/ready"
     assert startup["periodSeconds"] * startup["failureThreshold"] == 1200
+    assert deployment["spec"]["progressDeadlineSeconds"] >= 1200 + 600  # by default an update would fail before that
     assert int(container["lifecycle"]["preStop"]["exec"]["command"][1]) + 30 < pod["terminationGracePeriodSeconds"]
     assert pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
 

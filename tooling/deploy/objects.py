@@ -27,6 +27,7 @@ CONFINED: Final = {
 """What every container may not do."""
 _DRAIN_S: Final = 10  # until every load balancer has seen that the pod ends
 _EXIT_S: Final = 30  # Triton's own wait for the requests it has
+_PULL_S: Final = 900  # an image of many GB, on a node that has none of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ def deployment(
         "metadata": metadata(name),
         "spec": {
             "selector": {"matchLabels": {"app.kubernetes.io/name": name}},
+            "progressDeadlineSeconds": options.load_timeout_s + _PULL_S,  # else ten minutes, and an update has failed
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
             "template": {"metadata": metadata(name), "spec": _pod(arguments, image, options, given)},
         },
