@@ -135,6 +135,19 @@ def test_config_of_this_hardware(run_cli: Callable[..., Any], repository: Path) 
     assert "tensor 'x'" in result.err
 
 
+def test_a_directory_in_place_of_a_config_is_told_before_the_server_starts(
+    run_cli: Callable[..., Any], repository: Path
+) -> None:
+    config = repository / "double" / "config.pbtxt"
+    config.unlink()
+    config.mkdir()
+    result = run_cli("serve", repository, *ANY_PORT)
+    assert (result.code, result.out) == (2, "")
+    assert result.err == (
+        f"error: {config}: not a regular file (expected a config)\nhint: put a text file in its place\n"
+    )
+
+
 def test_config_name_that_no_model_has(run_cli: Callable[..., Any], repository: Path) -> None:
     result = run_cli("serve", repository, "--config-name", "gpu-nope")
     assert result.code == 2

@@ -53,6 +53,7 @@ def serve(
     if repository is None:
         repository, config_name = _of_project(), config_name or _AUTO
     flags = flags_of(repository, _config_name(repository, config_name))
+    _require_files(repository, model, flags.config_name)
     options = ServerOptions(http_port, grpc_port, metrics_port, strict_config=strict, flags=flags)
     with EmbeddedServer(repository, find_runtime(), options) as server:
         refusals = _load(server, model or _all_models(server, repository), console)
@@ -70,6 +71,28 @@ def serve(
         if console.json:  # the object comes at the end; this says that the server is ready
             console.info(text)
         server.watch()
+
+
+def _require_files(repository: Path, names: list[str], config_name: str | None) -> None:
+    """Raise UsageError for a config that is a directory or a device: tritonserver dies of it."""
+    from tooling.repository import config_path, is_there
+
+    if not repository.is_dir():  # the server's start says so
+        return
+    asked = [repository / name for name in names] or sorted(repository.iterdir())
+    wrong = [
+        path
+        for model_dir in asked
+        for path in {config_path(model_dir), config_path(model_dir, config_name)}
+        if is_there(path) and not path.is_file()
+    ]
+    if wrong:
+        raise UsageError(
+            problems=[
+                Problem("not a regular file", where=str(path), expected="a config", hint="put a text file in its place")
+                for path in wrong
+            ]
+        )
 
 
 def _of_project() -> Path:
