@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tooling.signature.spec import ModelSignature
 
 CURRENT = "current"
+_MODEL_DIR = "a model directory REPO/NAME"
 _FORMS = (
     f"a model directory, a config file, settings such as instances=2,delay=3ms, or `{CURRENT}` for the config as it is"
 )
@@ -77,15 +78,19 @@ class Base:
 
 def base_of(words: Sequence[str], model: Path | None) -> Base:
     """The model that is named, else the first one among the words. Raises UsageError when there is none."""
+    if model and not model.exists():
+        raise UsageError("does not exist", where=model, expected=_MODEL_DIR)
     places = [model] if model else [Path(word) for word in words if word and Path(word).exists()]
     for place in places:
         model_dir = _model_dir(place, None)
         if model_dir:
             return Base(model_dir.name, read_config(model_dir), model_dir)
+    if model:
+        raise UsageError("not a model directory", where=model, expected=_MODEL_DIR)
     raise UsageError(
         "it is not said which model the settings are for",
-        where=model or " ".join(words),
-        expected="a model directory REPO/NAME",
+        where=" ".join(words),
+        expected=_MODEL_DIR,
         hint="give it as the first of what is compared, or with --model",
     )
 
@@ -112,7 +117,7 @@ def _side(word: str, name: str, base: Base) -> Side:
             "the config leaves inputs, outputs and batching to Triton, so it does not say what is compared",
             where=word,
             expected="a config that lists inputs and outputs",
-            hint="write one with `tritune gen-config MODEL_DIR`",
+            hint="generate it anew with `tritune gen-config MODEL_DIR --force`, or complete it by hand",
         )
     config.name = base.name
     file = _file_digest(model_dir) if model_dir else ""

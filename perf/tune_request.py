@@ -285,7 +285,8 @@ def _check(request: TuneRequest, config: ModelConfig) -> None:
             "the config leaves inputs, outputs and batching to Triton, so it does not say what is tuned",
             where=config.name or request.model_dir,
             expected="a config that lists inputs and outputs",
-            hint=f"write one with `tritune gen-config {shlex.quote(str(request.model_dir))}`",
+            hint=f"generate it anew with `tritune gen-config {shlex.quote(str(request.model_dir))} --force`, "
+            "or complete it by hand (`--diff` in place of --force shows what would be written)",
         )
     used = {request.slo.objective.metric, *(term.metric for term in request.slo.terms)}
     if request.also:

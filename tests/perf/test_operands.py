@@ -73,6 +73,13 @@ def test_repositories_stand_for_their_model(model: Path, tmp_path: Path) -> None
         base_of([str(tmp_path / "new"), "delay=1ms"], None)
 
 
+def test_a_model_that_is_named_and_is_none(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name, what in (("file", "not a model directory"), ("nothing", "does not exist")):
+        with pytest.raises(UsageError, match=f"{tmp_path / name}: {what}"):
+            base_of([], tmp_path / name)
+
+
 @pytest.mark.parametrize(
     ("word", "message"),
     [
