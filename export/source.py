@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tooling.errors import MissingError, Problem, UsageError, install_extra, suggest
+from tooling.errors import MissingError, Problem, UsageError, install_extra, json_fault, kind_of, suggest
 from tooling.repository import encode, is_there
 
 MODULES_FILE: Final = "modules.json"
@@ -307,13 +307,16 @@ def _check_weights(path: Path) -> None:
 
 def _read_json(path: Path, kind: type = dict) -> Any:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            "not a readable JSON file", where=path, got=first_line(error), hint="copy or download the file again"
-        ) from error
+        source = path.read_bytes()
+    except OSError as error:
+        raise UsageError("cannot be read", where=path, got=error.strerror) from error
+    try:
+        value = json.loads(source)
+    except (ValueError, RecursionError) as error:
+        hint = "copy or download the file again"
+        raise UsageError("not a readable JSON file", where=path, got=json_fault(error, source), hint=hint) from error
     if not isinstance(value, kind):
-        raise UsageError("unexpected JSON", where=path, got=type(value).__name__, expected=kind.__name__)
+        raise UsageError("unexpected JSON", where=path, got=kind_of(value), expected=kind_of(kind()))
     return value
 
 

@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tooling.errors import Problem, UsageError, suggest
+from tooling.errors import Problem, UsageError, json_fault, kind_of, suggest
 from tooling.repository import read_text
 
 if TYPE_CHECKING:
@@ -86,22 +86,23 @@ def _steps(path: Path) -> list[Any]:
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
-        raise UsageError("not JSON", where=f"{path}:{error.lineno}:{error.colno}", got=error.msg) from None
+        got = error.msg if text.strip() else json_fault(error, text)
+        raise UsageError("not JSON", where=f"{path}:{error.lineno}:{error.colno}", got=got) from None
     except (ValueError, RecursionError) as error:
         raise UsageError("not JSON", where=path, got=error) from None
     form = 'an object like {"data": [{"INPUT": {"content": [1, 2], "shape": [2]}}]}'
     if not isinstance(content, dict) or "data" not in content:
-        raise UsageError("there is no `data`", where=path, got=type(content).__name__, expected=form)
+        raise UsageError("there is no `data`", where=path, got=kind_of(content), expected=form)
     data = content["data"]
     if not isinstance(data, list) or not data:
-        got = "an empty list" if data == [] else type(data).__name__
+        got = "an empty list" if data == [] else kind_of(data)
         raise UsageError("`data` holds no requests", where=path, got=got, expected=f"a list with steps: {form}")
     kinds = {type(step) for step in data}
     if kinds == {list} and any(not stream for stream in data):
         raise UsageError("a stream without a step", where=path, expected="a list of objects")
     if kinds not in ({dict}, {list}) or (kinds == {list} and any(type(s) is not dict for t in data for s in t)):
-        got = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise UsageError("`data` is not a list of steps", where=path, got=f"a list of {got}", expected=form)
+        got = ", ".join(sorted({kind_of(step) for step in data}))
+        raise UsageError("`data` is not a list of steps", where=path, got=f"a list with {got}", expected=form)
     answers = content.get("validation_data")
     if answers is not None and (not isinstance(answers, list) or len(answers) != len(data)):
         what = "`validation_data` does not go with `data`"

@@ -67,13 +67,13 @@ def _model(content: dict[str, Any], model: str, path: Path) -> dict[str, Any]:
     if isinstance(named, str):
         named = [word.strip() for word in named.split(",")]
     names: dict[Any, Any] = {}
-    for entry in named if isinstance(named, list) else [named]:
+    for entry in named if isinstance(named, list) else [named] if named is not None else []:
         names |= entry if isinstance(entry, dict) else {entry: {}}
     if model not in names:
         raise UsageError(
             "the file does not name this model",
             where=f"{path}: profile_models",
-            got=", ".join(map(str, names)),
+            got=", ".join(map(str, names)) or "none",
             expected=model,
         )
     return _mapping(names[model], path)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from perf.slo import Judgement, Slo
-from tooling.errors import ExternalError, UsageError
+from tooling.errors import ExternalError, UsageError, json_fault
 from tooling.repository import read_text, require_format, write_atomic
 from tooling.server.client import Answer as HttpError
 from tooling.server.client import TritonHttp, address, unreachable
@@ -238,8 +238,9 @@ def save(path: Path, reference: Reference) -> None:
 
 def load(path: Path) -> Reference:
     """Read a reference. Raises UsageError for a file that holds none."""
+    text = read_text(path)
     try:
-        content = json.loads(read_text(path))
+        content = json.loads(text)
         require_format(content["schema_version"], SCHEMA_VERSION, what="the record of answers", where=path, hint=_AGAIN)
         answers = tuple(
             Generated(
@@ -251,7 +252,8 @@ def load(path: Path) -> Reference:
         )
         found = Reference(str(content["model"]), int(content["max_tokens"]), answers)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        problem = f"{type(error).__name__}: {error}"[:120]
+        decoding = isinstance(error, (json.JSONDecodeError, RecursionError))
+        problem = json_fault(error, text) if decoding else f"{type(error).__name__}: {error}"[:120]
         raise UsageError("holds no recorded answers", where=path, got=problem, hint=_AGAIN) from None
     if not answers:
         raise UsageError("holds no recorded answers", where=path, got="an empty list", hint=_AGAIN)

@@ -17,7 +17,7 @@ import yaml
 from perf.mix import expand, histogram
 from perf.validation import validated
 from perf.workload import Workload
-from tooling.errors import UsageError, suggest
+from tooling.errors import UsageError, kind_of, suggest
 from tooling.repository import read_text
 
 MOST_TEXTS = 1_000
@@ -68,7 +68,9 @@ def read_keys(path: Path) -> dict[str, Any]:
         raise UsageError("not YAML", where=path, got=str(error)) from None
     if not isinstance(data, dict):
         expected = "keys such as `concurrency: 8`"
-        raise UsageError("not a workload", where=path, got=type(data).__name__, expected=expected)
+        raise UsageError(
+            "not a workload", where=path, got="an empty file" if data is None else kind_of(data), expected=expected
+        )
     return data
 
 

@@ -101,6 +101,25 @@ def suggest(name: str, known: Iterable[str]) -> str | None:
     return f"did you mean `{close[0]}`?" if close else None
 
 
+def kind_of(value: object) -> str:
+    """What a value read from JSON or YAML is, in plain words: `a list`, not `list`."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    words = {dict: "a mapping", list: "a list", str: "a text", int: "a number", float: "a number"}
+    return words.get(type(value), f"a {type(value).__name__}")
+
+
+def json_fault(error: Exception, source: str | bytes) -> str:
+    """Why a text is no JSON, in plain words."""
+    if not source.strip():
+        return "an empty file"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.object[error.start]:#04x}, which is no UTF-8, at {error.start}"
+    return "brackets nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
 def install_extra(name: str) -> str:
     """The hint that names the optional dependencies to install."""
     return f"pip install 'tritune[{name}]' (in a checkout: pip install -e '.[{name}]')"

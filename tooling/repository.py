@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from tooling.config.names import name_problem
 from tooling.config.proto import ModelConfig
-from tooling.errors import UsageError
+from tooling.errors import UsageError, json_fault
 from tooling.signature.formats import FORMATS, Format, format_named, format_of
 
 CONFIG_FILE = "config.pbtxt"
@@ -99,13 +99,10 @@ def read_text(path: Path, *, hint: str | None = None) -> str:
 def read_json(path: Path, *, expected: str, hint: str | None = None) -> object:
     """What a JSON file holds; NaN and Infinity are no JSON. Raises UsageError, with `expected` where it is none."""
     text = read_text(path, hint=hint)
-    got: object
     try:
         return json.loads(text, parse_constant=refuse_constant)
-    except ValueError as error:
-        got = error
-    except RecursionError:
-        got = "brackets nested too deeply"
+    except (ValueError, RecursionError) as error:
+        got = json_fault(error, text)
     raise UsageError("not JSON", where=path, got=got, expected=expected, hint=hint)
 
 

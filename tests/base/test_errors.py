@@ -1,11 +1,12 @@
 """The error tree: exit codes, the form of a message, several problems at once."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tooling import errors
-from tooling.errors import Problem, TrituneError, UsageError, suggest
+from tooling.errors import Problem, TrituneError, UsageError, json_fault, kind_of, suggest
 from tooling.repository import read_config
 
 
@@ -47,3 +48,37 @@ def test_a_command_to_run_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         read_config(model)
     assert caught.value.problems[0].hint == f"write one with `tritune gen-config '{model}'`"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "nothing"),
+        ({}, "a mapping"),
+        ([], "a list"),
+        ("", "a text"),
+        (1, "a number"),
+        (1.5, "a number"),
+        (True, "true"),
+    ],
+)
+def test_values_are_called_what_people_call_them(value: object, words: str) -> None:
+    assert kind_of(value) == words
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        (b" \n", "an empty file"),
+        (b"[\xff]", "byte 0xff, which is no UTF-8, at 1"),
+        (b"[" * 200_000, "brackets nested too deeply"),
+        (b"{1}", "Expecting property name"),
+    ],
+)
+def test_what_is_wrong_with_a_text_that_is_no_json(source: bytes, fault: str) -> None:
+    try:
+        json.loads(source)
+    except (ValueError, RecursionError) as error:
+        assert json_fault(error, source).startswith(fault)
+    else:
+        pytest.fail("it is JSON")

@@ -95,3 +95,8 @@ def test_the_command_reads_it_before_a_server_starts(minilm_repository: Path, ru
     refused = run_cli("tune", minilm_repository / "minilm", "--from-model-analyzer", file)
     assert (refused.code, refused.out) == (2, "")
     assert "profile_models: the file does not name this model (got other; expected minilm)" in refused.err
+
+
+def test_an_empty_file_names_no_model(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"does not name this model \(got none; expected bert\)"):
+        read_model_analyzer(written(tmp_path, ""), "bert")

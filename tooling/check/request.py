@@ -12,7 +12,7 @@ from typing import Any, Final
 from tooling.check.files import read_limited
 from tooling.check.sizes import protocol_name
 from tooling.config.proto import ModelConfig
-from tooling.errors import UsageError
+from tooling.errors import UsageError, json_fault
 
 _LARGEST: Final = 64 * 2**20
 _FORM: Final = (
@@ -53,6 +53,7 @@ def read_requests(path: Path, config: ModelConfig) -> list[Request]:
 
     Raises UsageError for a file that is neither form.
     """
+    source: bytes | None = b""
     try:
         source = read_limited(path, _LARGEST, pipe=True)
         if source is None:
@@ -61,7 +62,7 @@ def read_requests(path: Path, config: ModelConfig) -> list[Request]:
     except OSError as error:
         raise UsageError("cannot be read", where=path, got=error.strerror or str(error), expected="a file") from error
     except (ValueError, RecursionError) as error:
-        raise UsageError("not a request", where=path, got=str(error), expected=_FORM) from error
+        raise UsageError("not a request", where=path, got=json_fault(error, source or b""), expected=_FORM) from error
     try:
         found = list(_requests(content, config))
     except ValueError as error:

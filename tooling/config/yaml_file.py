@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tooling.errors import UsageError
+from tooling.errors import UsageError, kind_of
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -39,5 +39,5 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise UsageError("not a mapping", where=path, got=type(content).__name__, expected="`name: value` lines")
+        raise UsageError("not a mapping", where=path, got=kind_of(content), expected="`name: value` lines")
     return content

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tooling.errors import UsageError
+from tooling.errors import UsageError, kind_of
 from tooling.llm.model_place import how_to_get, in_cache, is_path
 
 _LARGEST: Final = 2**23
@@ -151,7 +151,7 @@ def _config(path: Path) -> dict[str, Any]:
         got = str(error)[:80] if raw.strip() else "an empty file"
         raise UsageError("not a JSON file", where=path, got=got) from None
     if not isinstance(content, dict):
-        raise UsageError("not a model's config", where=path, got=type(content).__name__, expected="a JSON object")
+        raise UsageError("not a model's config", where=path, got=kind_of(content), expected="a JSON object")
     return content
 
 
