@@ -65,7 +65,9 @@ class TuneResult:
     def conclusion(self) -> str:
         """The answer in one sentence."""
         if self.chosen is None:
-            return "No setting measured keeps the limits; nothing is chosen."
+            left = len(self.not_explored)
+            more = f" Left out for want of time: {left}; give a larger --budget." if left else ""
+            return f"No setting measured keeps the limits; nothing is chosen.{more}"
         if self.chosen == self.default and not any(t.verdict for t in self.trials):
             return "The current config stays: no setting was compared with it; give a larger --budget."
         if self.chosen == self.default:

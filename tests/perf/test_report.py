@@ -174,7 +174,9 @@ def test_default_or_nothing_chosen_says_so(study: Path) -> None:
     stays, nothing = replace(made, chosen=made.default), replace(made, chosen=None)
     assert (stays.met, nothing.met) == (True, False)
     assert stays.conclusion == "The current config stays: no setting measured is surely better."
-    assert nothing.conclusion == "No setting measured keeps the limits; nothing is chosen."
+    unmet = "No setting measured keeps the limits; nothing is chosen."
+    assert nothing.conclusion == f"{unmet} Left out for want of time: 1; give a larger --budget."
+    assert replace(nothing, trials=nothing.trials[:3]).conclusion == unmet
     assert "chosen  " not in stays.summary()
     alone = replace(stays, trials=())
     assert alone.conclusion == "The current config stays: no setting was compared with it; give a larger --budget."
