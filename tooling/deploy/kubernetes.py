@@ -25,6 +25,7 @@ from tooling.deploy.objects import (
     mounts,
     network_policy,
     pod_monitor,
+    probes,
     resources,
     service,
     variables,
@@ -53,8 +54,10 @@ def render_kubernetes(
     if flags.control == "explicit":  # whoever loads models runs code, and the namespace reaches the port
         flags = replace(flags, control_key=_KEY)
     require_release(flags, release)
+    given = _variables(flags, options)
+    asked = probes(needs.models, options.load_timeout_s, changing=flags.control != "none")
     base = {
-        "deployment.yaml": deployment(_arguments(flags, "/models"), image, options, _variables(flags, options)),
+        "deployment.yaml": deployment(_arguments(flags, "/models"), image, options, given, asked),
         "service.yaml": service(options.name),
         "disruption-budget.yaml": _disruption_budget(options.name),
         "autoscaler.yaml": autoscaler(options),

@@ -17,6 +17,7 @@ WINDOW_S: Final = 120
 """Over which it is averaged."""
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")  # of a Service; leaves room for suffixes below 63
 _LONGEST: Final = 52
+_IN_URL: Final = re.compile(r"[A-Za-z0-9_.-]+")  # Triton compares the names of models in URLs as they come
 _PORTS: Final = (("http", 8000), ("grpc", 8001), ("metrics", 8002))
 USER: Final = 1000  # `triton-server` of NVIDIA's images
 CONFINED: Final = {
@@ -76,14 +77,37 @@ def control_key(name: str) -> Object:
     return {"name": CONTROL_KEY, "valueFrom": {"secretKeyRef": {"name": f"{name}-control", "key": "key"}}}
 
 
-def deployment(
-    arguments: Sequence[str], image: str, options: KubernetesOptions, given: Sequence[Object] = ()
-) -> Object:
-    """One server a pod. Its volume `models` comes with an overlay. The autoscaler alone says how many there are: a
-    number here would take back at each update what that has added.
+def probes(models: Sequence[str], load_timeout_s: int, *, changing: bool) -> Object:
+    """What says that a server lives, has its models, and may get requests; `changing` where they may change meanwhile.
 
     Liveness asks /v2/health/live: /ready is false while models load and would have the pod killed. The start-up probe
-    waits for /ready as long as loading may take; before it has passed, the other two do not run.
+    waits as long as loading may take; before it has passed, the other two do not run. It asks for a model, as a server
+    whose volume is still empty is ready too. So does readiness where models change: /v2/health/ready is false while any
+    version loads, though the one before still answers.
+    """
+    model = next((name for name in models if _IN_URL.fullmatch(name)), None)
+    loaded = f"models/{model}/ready" if model else "health/ready"
+    least = max(1, load_timeout_s // 5)
+    return {
+        "startupProbe": {**_probe(loaded), "periodSeconds": 5, "failureThreshold": least},
+        "readinessProbe": {
+            **_probe(loaded if changing else "health/ready"),
+            "periodSeconds": 5,
+            "failureThreshold": 3,
+        },
+        "livenessProbe": {**_probe("health/live"), "periodSeconds": 10, "failureThreshold": 6},
+    }
+
+
+def deployment(
+    arguments: Sequence[str],
+    image: str,
+    options: KubernetesOptions,
+    given: Sequence[Object],
+    asked: Object,
+) -> Object:
+    """One server a pod, with the probes that are `asked`. Its volume `models` comes with an overlay. The autoscaler
+    alone says how many there are: a number here would take back at each update what that has added.
     """
     name = options.name
     return {
@@ -94,7 +118,10 @@ def deployment(
             "selector": {"matchLabels": {"app.kubernetes.io/name": name}},
             "progressDeadlineSeconds": options.load_timeout_s + _PULL_S,  # else ten minutes, and an update has failed
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-            "template": {"metadata": metadata(name), "spec": _pod(arguments, image, options, given)},
+            "template": {
+                "metadata": metadata(name),
+                "spec": _pod(_container(arguments, image, options, given) | asked, options),
+            },
         },
     }
 
@@ -115,7 +142,7 @@ def variables(given: Sequence[Object] = ()) -> list[Object]:
     return [{"name": "HOME", "value": "/tmp"}, *given]
 
 
-def _pod(arguments: Sequence[str], image: str, options: KubernetesOptions, given: Sequence[Object]) -> Object:
+def _pod(container: Object, options: KubernetesOptions) -> Object:
     return {
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": _DRAIN_S + _EXIT_S + 5,
@@ -134,7 +161,7 @@ def _pod(arguments: Sequence[str], image: str, options: KubernetesOptions, given
                 "labelSelector": {"matchLabels": {"app.kubernetes.io/name": options.name}},
             }
         ],
-        "containers": [_container(arguments, image, options, given)],
+        "containers": [container],
         "volumes": volumes(options),
     }
 
@@ -148,13 +175,6 @@ def _container(arguments: Sequence[str], image: str, options: KubernetesOptions,
         "env": variables(given),
         "ports": [{"name": name, "containerPort": port} for name, port in _PORTS],
         "resources": resources(options),
-        "startupProbe": {
-            **_probe("ready"),
-            "periodSeconds": 5,
-            "failureThreshold": max(1, options.load_timeout_s // 5),
-        },
-        "readinessProbe": {**_probe("ready"), "periodSeconds": 5, "failureThreshold": 3},
-        "livenessProbe": {**_probe("live"), "periodSeconds": 10, "failureThreshold": 6},
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_DRAIN_S)]}}},
         "securityContext": dict(CONFINED),
         "volumeMounts": [
@@ -172,7 +192,7 @@ def resources(options: KubernetesOptions) -> Object:
 
 
 def _probe(what: str) -> Object:
-    return {"httpGet": {"path": f"/v2/health/{what}", "port": "http"}, "timeoutSeconds": 5}
+    return {"httpGet": {"path": f"/v2/{what}", "port": "http"}, "timeoutSeconds": 5}
 
 
 def service(name: str) -> Object:
