@@ -161,5 +161,5 @@ def test_a_current_config_that_cannot_be_measured_ends_the_tuning(bench: Any, st
 
 def test_an_aborted_run_is_not_recalled(bench: Any) -> None:
     made = bench(run("A", "crashed", record="aborted"))
-    with pytest.raises(TypeError):  # it wants to serve it, and has no target
+    with pytest.raises((TypeError, AttributeError)):  # it has no target to serve (Python 3.10: the second)
         made.pair(CANDIDATE, "screen", 0)
