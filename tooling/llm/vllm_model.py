@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tooling.errors import Problem, UsageError, suggest
-from tooling.llm.arguments import arguments_of, contradictions, described, removed_in, takes, version_key
+from tooling.errors import Problem, UsageError
+from tooling.llm.arguments import arguments_of, contradictions, misfits, version_key
 from tooling.llm.model_place import relative_paths
 from tooling.llm.page import page
 from tooling.llm.plan import Choice, Plan, Speculation, explained
@@ -48,7 +48,9 @@ def engine_arguments(plan: Plan, release: Release, model: str, own: Mapping[str,
             "the vLLM of this release is not known", got=release.tag, hint="name another with --release, like 25.10"
         )
     known = arguments_of(release.vllm)
-    problems = [*_problems(own, known, release), *relative_paths(own, "--engine")]
+    engine = f"vLLM {release.vllm} (Triton {release.tag})"
+    wrong = misfits(own, known, engine, release.vllm, "--engine")
+    problems = [*wrong, *relative_paths(own, "--engine")]
     if problems:
         raise UsageError(problems=problems)
     wants = plan.wants
@@ -73,18 +75,6 @@ def engine_arguments(plan: Plan, release: Release, model: str, own: Mapping[str,
     if broken:
         raise UsageError(problems=broken)
     return arguments
-
-
-def _problems(own: Mapping[str, Any], known: Mapping[str, tuple[str, ...]], release: Release) -> Iterator[Problem]:
-    for name, value in own.items():
-        if name not in known:
-            gone = removed_in(name, release.vllm or "")
-            what = f"vLLM {release.vllm} (Triton {release.tag}) has no such engine argument"
-            yield Problem(
-                what, "--engine", f"`{name}`", hint=f"gone since vLLM {gone}" if gone else suggest(name, known)
-            )
-        elif not takes(known[name], value):
-            yield Problem(f"not a value of {name}", "--engine", f"`{json.dumps(value)}`", described(known[name]))
 
 
 def _scheduling(plan: Plan, version: str) -> dict[str, Any]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import os
 import threading
+from typing import Optional
 
 import msgspec
 import triton_python_backend_utils as pb_utils
+import vllm
 from llm_environment import Refusal
 from llm_output import EngineOutput
 from llm_tensors import Generation
@@ -17,6 +20,13 @@ from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
+
+DECLARED = {
+    field.name: Optional[field.type] if field.default is None else field.type  # noqa: UP045  it may be a text
+    for field in dataclasses.fields(AsyncEngineArgs)
+}
+"""The engine's arguments with the types that vLLM declares; it leaves out None where that is the default."""
+NAME = f"vLLM {vllm.__version__} of the embedded server"
 
 _STOP_S = 1
 _CACHE_BYTES = 1 << 30

@@ -26,6 +26,9 @@ _AWAY = re.compile(
 _UNTOLD = re.compile(r"Invalid repository ID or local directory specified: '([^']*)'")
 _VALIDATION = re.compile(r"\d+ validation errors? for \w+\n\s*(?:Value error, )?(.*?)(?: \[type=.*|\Z)", re.S)
 """What pydantic puts around the words of an error."""
+_FIELD = re.compile(r"^(\S+)\n  (.+?) \[type=\w+, input_value=(.*), input_type=\w+\]", re.M)
+"""What pydantic says of one field."""
+_WEIGHTS = re.compile(r"Cannot find any model weights with `([^`]*)`")
 _KNOWN = re.compile(r" Supported architectures: dict_keys\(.*?\]\)\.?", re.S)
 
 
@@ -67,7 +70,11 @@ def require_models(folder, arguments):
 def in_plain_words(text, folder, arguments):
     """Why an engine does not start: in plain words where it asked Hugging Face in vain or found no tokenizer, else the
     engine's own, without lists and addresses that say nothing of this model."""
-    text, file = _VALIDATION.sub(r"\1", text), folder / ARGUMENTS
+    file = folder / ARGUMENTS
+    if fields := _FIELD.findall(text):
+        told = "; ".join(f"`{name}` is {value[:60]}: {message}" for name, message, value in fields)
+        return f"vLLM does not take what '{file}' holds: {told}"
+    text = _VALIDATION.sub(r"\1", text)
     first = text.split("\n")[0]
     reason, untold = None, _UNTOLD.search(text)
     if _CLOSED.search(text):
@@ -81,12 +88,15 @@ def in_plain_words(text, folder, arguments):
     lacking = [(name, one) for name, one in ids if not in_cache(one)] or ids
     if reason is not None and lacking:
         return f"{_not_got(lacking, file, reason)}. {first}"
+    if weightless := _WEIGHTS.search(text):
+        lack = "holds no weights that the engine can read: put the model's .safetensors files there"
+        return f"{_lacking('model', weightless[1], arguments, file, lack)}. {first}"
     if "instantiate the backend tokenizer" in text:
-        place = arguments.get("tokenizer") or arguments.get("model")
-        return (
-            f"'{place}', which '{file}' names, holds no tokenizer that the engine can read: put tokenizer.json there, "
-            f"or name the directory of another as `tokenizer`. {first}"
-        )
+        name = "tokenizer" if arguments.get("tokenizer") else "model"
+        lack = "holds no tokenizer that the engine can read: put tokenizer.json there, or name the directory of "
+        lack += "another as `tokenizer`"
+        first = first.rstrip().removesuffix(" from one of:")
+        return f"{_lacking(name, arguments.get(name), arguments, file, lack)}. {first}"
     return " ".join(_KNOWN.sub("", text.split("\n\n")[0]).split())
 
 
@@ -118,6 +128,15 @@ def _not_got(lacking, file, reason):
         f"not hold it whole, and {reason}: write the absolute path of a directory that holds the model, or fill it "
         f"where there is a network (`{fetch}`)"
     )
+
+
+def _lacking(name, place, arguments, file, lack):
+    """That the directory `place` of a model lacks something; one in the cache is to be fetched once more."""
+    named = arguments.get(name)
+    if isinstance(named, str) and _ID.fullmatch(named) and not _seen(named, Path.exists):
+        cache = f"The cache '{hub_cache()}' does not hold it whole"
+        return f"`{name}` '{named}', which '{file}' names, {lack}. {cache}: `hf download {_repository(named)}` fills it"
+    return f"'{place}', which '{file}' names, {lack}"
 
 
 def _nowhere(name, text, folder):

@@ -16,6 +16,7 @@ with contextlib.suppress(locale.Error):  # the stub starts in the C locale, wher
 
 import triton_python_backend_utils as pb_utils
 from llm_answers import Answers
+from llm_arguments import require_arguments
 from llm_environment import Refusal, read_adapters, read_arguments, use_environment
 from llm_models import in_plain_words, require_models
 from llm_tensors import INPUTS, OUTPUTS
@@ -52,8 +53,9 @@ class TritonPythonModel:
             require_models(folder, arguments)
             adapters = read_adapters(folder, arguments)
             use_environment()
-            from llm_engine import Engine  # imports vLLM, which must see the environment
+            from llm_engine import DECLARED, NAME, Engine  # imports vLLM, which must see the environment
 
+            require_arguments(folder, arguments, DECLARED, NAME)
             labels = {"model": args["model_name"], "version": args["model_version"]}
             told = parameters.get("REPORT_CUSTOM_METRICS", "").lower() == "true"
             try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +12,16 @@ from tooling.check.rules.kinds import advice, load
 from tooling.check.rules.options import Reads, anything, unknown
 from tooling.errors import TrituneError, suggest
 from tooling.llm.argument_reader import read_arguments
-from tooling.llm.arguments import added_in, arguments_of, contradictions, described, removed_in, takes
+from tooling.llm.arguments import (
+    added_in,
+    arguments_of,
+    contradictions,
+    described,
+    meant,
+    removed_in,
+    shown,
+    takes,
+)
 from tooling.llm.model_facts import read_facts
 from tooling.releases import Release, releases
 
@@ -147,9 +155,9 @@ def arguments_of_engine(model: Model, place: Place, arguments: Mapping[str, Any]
         elif not takes(known[name], value) and not (name in _TEXT_FLAGS and isinstance(value, str)):
             yield model.find(
                 VALUE,
-                f"{name} is {_shown(value)}; vLLM {release.vllm} takes {described(known[name])}",
+                f"{name} is {shown(value)}; vLLM {release.vllm} takes {described(known[name])}",
                 place=place,
-                hint=suggest(str(value), [text.strip("'") for text in known[name]]),
+                hint=meant(known[name], value),
             )
     for found in contradictions(arguments, release.vllm):
         yield model.find(CONTRADICTION, found.message, place=place, says=found.says)
@@ -171,11 +179,6 @@ def _absent(model: Model, place: Place, name: str, release: Release, known: Mapp
     return model.find(
         UNKNOWN, text, place=place, says=says, hint=f"vLLM {later} has it" if later else suggest(name, known)
     )
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _unused(model: Model, place: Place, arguments: Mapping[str, Any]) -> Iterator[Finding]:
@@ -227,8 +230,8 @@ def _installed(model: Model, place: Place, arguments: Mapping[str, Any]) -> Iter
         if name not in known:
             yield model.find(INSTALLED, f"the vLLM installed here has no engine argument {name}", place=place)
         elif not takes(known[name], value) and not (isinstance(value, str) and "bool" in known[name]):
-            text = f"{name} is {_shown(value)}; the vLLM installed here takes {described(known[name])}"
-            yield model.find(INSTALLED, text, place=place)
+            text = f"{name} is {shown(value)}; the vLLM installed here takes {described(known[name])}"
+            yield model.find(INSTALLED, text, place=place, hint=meant(known[name], value))
 
 
 def parameters(model: Model) -> Iterator[Finding]:
