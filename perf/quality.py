@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from perf.slo import Judgement, Slo
+from perf.slo import ANSWERS, Judgement, Slo
 from tooling.errors import ExternalError, UsageError, json_fault
 from tooling.repository import read_text, require_format, write_atomic
 from tooling.server.client import Answer as HttpError
@@ -214,16 +214,10 @@ def judge(quality: Quality, words: str) -> tuple[Judgement, ...]:
 
     Raises UsageError for terms of other figures than these.
     """
-    slo = Slo.parse(words or DEFAULT_SLO, "--slo")
-    known = ("token_agreement", "exact_answers", "perplexity_ratio")
-    foreign = [str(term) for term in slo.terms if term.metric not in known]
-    if foreign or not slo.terms:
-        raise UsageError(
-            "no limit of the quality of answers",
-            where="--slo",
-            got=foreign[0] if foreign else words,
-            expected=", ".join(known),
-        )
+    slo = Slo.parse(words or DEFAULT_SLO, "--slo", ANSWERS)
+    if not slo.terms:
+        expected = f"limits of some of {', '.join(ANSWERS.metrics)}"
+        raise UsageError(ANSWERS.foreign, where="--slo", got=words, expected=expected)
     judged = slo.judge(quality)
     return judged if words else tuple(one for one in judged if one.answer != "unknown")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tooling.errors import Problem, UsageError, suggest
@@ -46,6 +46,66 @@ METRICS: Mapping[str, Metric] = {
 and between tokens (`itl`; without a percentile their mean), tokens a second, money for a million requests, the cosine
 of an export's outputs with those of its source, and how far a language model's answers agree with recorded ones."""
 
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is judged: in words what a foreign metric is not, its own metrics (keys of METRICS), what to do about
+    others, those that may be limited only, and the goal of limits that name none, if not the usual one."""
+
+    foreign: str
+    metrics: tuple[str, ...]
+    advice: tuple[tuple[tuple[str, ...], str], ...] = ()
+    limits: tuple[str, ...] = ()
+    goal: str | None = None
+
+    def strange(self, parts: Iterable[Term | Goal], where: str, preset: str = "") -> list[Problem]:
+        """What is wrong with limits and goals that this has no figure for; `preset` stands for them."""
+        return [self._problem(part, where, preset) for part in parts if part.metric not in self._taken(part)]
+
+    def _taken(self, part: Term | Goal) -> tuple[str, ...]:
+        return self.metrics if isinstance(part, Goal) else (*self.metrics, *self.limits)
+
+    def _problem(self, part: Term | Goal, where: str, preset: str) -> Problem:
+        word = f"`{part}`" if isinstance(part, Term) else f"`{part.metric}`"
+        got = f"`{preset}`, which asks for {word}" if preset else word
+        hint = next((advice for metrics, advice in self.advice if part.metric in metrics), "leave it out")
+        return Problem(self.foreign, where, got, f"some of {', '.join(self._taken(part))}", hint)
+
+
+_TOKENS = tuple(name for name in METRICS if name.startswith(("ttft", "itl", "tokens_")))
+ANSWERS = Subject(
+    "no limit of the quality of answers",
+    ("token_agreement", "exact_answers", "perplexity_ratio"),
+    ((("throughput", *_LATENCIES, *_TOKENS), "leave it out: `tritune tune` measures it"),),
+)
+_COMPARED = ((*ANSWERS.metrics, "cosine"), "leave it out: `tritune quality` compares the answers of language models")
+REQUESTS = Subject(
+    "no limit or goal for a model that answers whole requests",
+    ("throughput", *_LATENCIES),
+    (
+        (_TOKENS, "tokens are those of language models: limit whole requests, as in `p95<50ms`"),
+        (("cosine",), "leave it out: an export has limits of its own, and `tritune tune --also FORM` takes this one"),
+        (("cost_per_million",), "leave it out: `tritune tune --price-per-hour P` tells it"),
+        _COMPARED,
+    ),
+)
+FORMS = replace(REQUESTS, limits=("cosine",))
+"""Of a model beside which other forms of it are tried."""
+STREAMS = Subject(
+    "no limit or goal for a language model",
+    ("throughput", *_TOKENS),
+    (
+        (tuple(_LATENCIES), "an answer takes as long as it has tokens: limit those, as in `ttft_p95<1s,itl_p95<100ms`"),
+        _COMPARED,
+    ),
+    goal="tokens_per_s",
+)
+ENDPOINT = Subject(
+    "not measured of an OpenAI endpoint",
+    ("throughput", *_LATENCIES, *_TOKENS),
+    (_COMPARED,),
+    goal="tokens_per_s",
+)
 PRESETS: Mapping[str, tuple[str, ...]] = {"interactive": ("p99<=100ms", "throughput"), "batch": ("throughput",)}
 """Terms by the name of the use they stand for."""
 
@@ -121,11 +181,12 @@ class Slo:
     objective: Goal = field(default_factory=lambda: Goal("throughput"))
 
     @classmethod
-    def parse(cls, words: str | Iterable[str], where: str = "slo") -> Slo:
+    def parse(cls, words: str | Iterable[str], where: str = "slo", of: Subject | None = None) -> Slo:
         """The Slo of words such as `p99<50ms`, `throughput>200`, `interactive`; a string may hold several with commas.
 
         A metric by itself is the objective; a preset gives way to what is written beside it. Without an objective it is
-        throughput, or p99 where throughput is the only thing limited. Raises UsageError with all problems.
+        throughput, or p99 where throughput is the only thing limited, or that of what is judged. Raises UsageError with
+        all problems, among them metrics that what is judged does not have.
         """
         listed = [words] if isinstance(words, str) or not isinstance(words, Iterable) else words
         split = [word.strip() for text in listed for word in _text(text, where).split(",") if word.strip()]
@@ -135,12 +196,16 @@ class Slo:
         preset = [_parsed(word, where) for word in PRESETS[chosen[0]]] if chosen else []
         problems, own = _all_parsed([word for word in split if word not in PRESETS], where)
         problems += _twice(own, where)
+        if of:
+            problems += [*of.strange(preset, where, "".join(chosen[:1])), *of.strange(own, where)]
         if problems:
             raise UsageError(problems=problems)
         limited = {part.metric for part in own if isinstance(part, Term)}
         terms = [part for part in preset if isinstance(part, Term) and part.metric not in limited]
         terms += [part for part in own if isinstance(part, Term)]
         goals = [part for part in (*own, *preset) if isinstance(part, Goal)]
+        if not goals and of and of.goal:
+            goals = [Goal(of.goal)]
         return cls(tuple(terms), goals[0] if goals else _default_goal(terms))
 
     def judge(self, *figures: object) -> tuple[Judgement, ...]:

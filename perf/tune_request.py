@@ -21,7 +21,7 @@ from perf.pipeline import Front, front_of
 from perf.preflight import cache_cautions, fitted, without_cache
 from perf.provenance import conditions, sha256
 from perf.search import Budget
-from perf.slo import Slo
+from perf.slo import FORMS, REQUESTS, Goal, Slo, Term
 from perf.study import Record, study_dir
 from perf.target import Variant
 from perf.workload import Workload
@@ -288,16 +288,9 @@ def _check(request: TuneRequest, config: ModelConfig) -> None:
             hint=f"generate it anew with `tritune gen-config {shlex.quote(str(request.model_dir))} --force`, "
             "or complete it by hand (`--diff` in place of --force shows what would be written)",
         )
-    used = {request.slo.objective.metric, *(term.metric for term in request.slo.terms)}
-    if request.also:
-        used.discard("cosine")
-    if strange := used - set(_WINDOW_MS):
-        raise UsageError(
-            "this is not measured by tuning",
-            where="slo",
-            got=", ".join(sorted(strange)),
-            expected=f"some of {', '.join(_WINDOW_MS)}",
-        )
+    stated: list[Term | Goal] = [*request.slo.terms, request.slo.objective]
+    if strange := (FORMS if request.also else REQUESTS).strange(stated, "slo"):
+        raise UsageError(problems=strange)
     if request.slo.objective.metric == "throughput" and request.workload.mode == "request_rate":
         raise UsageError(
             "throughput under a fixed request rate is that rate, so it cannot be the objective",

@@ -7,7 +7,19 @@ from pydantic import BaseModel
 
 from perf.measurement import Load, Measurement
 from perf.sim.prediction import Prediction
-from perf.slo import METRICS, PRESETS, Goal, Slo, Term, figure
+from perf.slo import (
+    ANSWERS,
+    ENDPOINT,
+    FORMS,
+    METRICS,
+    PRESETS,
+    REQUESTS,
+    STREAMS,
+    Goal,
+    Slo,
+    Term,
+    figure,
+)
 from tooling.errors import UsageError
 
 LOAD = Load(mode="concurrency", value=4.0)
@@ -99,6 +111,43 @@ def test_what_is_no_slo(word, what, hint):
     problem = refused.value.problems[0]
     assert what in str(problem) and str(problem).startswith("--slo")
     assert (problem.hint or "").startswith(hint or "")
+
+
+@pytest.mark.parametrize(
+    ("word", "of", "got", "hint"),
+    [
+        ("ttft_p95<300ms", REQUESTS, "`ttft_p95<300ms`", "limit whole requests, as in `p95<50ms`"),
+        ("p99<1s,tokens_per_s", REQUESTS, "`tokens_per_s`", "limit whole requests"),
+        ("cosine>0.9", REQUESTS, "`cosine>0.9`", "`tritune tune --also FORM` takes this one"),
+        ("cosine", FORMS, "`cosine`", "`tritune tune --also FORM` takes this one"),
+        ("cost_per_million<2", REQUESTS, "`cost_per_million<2`", "--price-per-hour"),
+        ("exact_answers>0.9", REQUESTS, "`exact_answers>0.9`", "`tritune quality` compares"),
+        ("p99<100ms", STREAMS, "`p99<100ms`", "limit those, as in `ttft_p95<1s,itl_p95<100ms`"),
+        ("itl<1s,p95", STREAMS, "`p95`", "limit those, as in"),
+        ("interactive", STREAMS, "`interactive`, which asks for `p99<=100ms`", "limit those, as in"),
+        ("token_agreement>0.9", STREAMS, "`token_agreement>0.9`", "`tritune quality` compares"),
+        ("cost_per_million<2", STREAMS, "`cost_per_million<2`", "leave it out"),
+        ("cosine>0.9", ENDPOINT, "`cosine>0.9`", "`tritune quality` compares"),
+        ("p99<1s,token_agreement>0.9", ANSWERS, "`p99<1s`", "`tritune tune` measures it"),
+    ],
+)
+def test_a_metric_of_something_else_is_refused(word, of, got, hint):
+    with pytest.raises(UsageError) as refused:
+        Slo.parse(word, "--slo", of)
+    (problem,) = refused.value.problems
+    assert (problem.where, problem.what, problem.got) == ("--slo", of.foreign, got)
+    assert hint in problem.hint
+    assert problem.expected.startswith(f"some of {of.metrics[0]}, ")
+
+
+def test_each_kind_has_its_metrics_and_its_goal():
+    assert Slo.parse("p99<50ms", of=REQUESTS) == Slo.parse("p99<50ms")
+    assert Slo.parse("cosine>0.9", of=FORMS).terms == (Term("cosine", ">", 0.9),)
+    assert Slo.parse("ttft_p95<1s,itl<50ms", of=STREAMS).objective == Goal("tokens_per_s")
+    assert Slo.parse("throughput>2", of=STREAMS).objective == Goal("tokens_per_s")
+    assert Slo.parse("batch", of=STREAMS).objective == Goal("throughput")
+    assert Slo.parse("p99<1s,itl_p95<50ms", of=ENDPOINT).objective == Goal("tokens_per_s")
+    assert {*REQUESTS.metrics, *STREAMS.metrics, *ANSWERS.metrics, "cosine", "cost_per_million"} == {*METRICS}
 
 
 def test_all_problems_are_told_at_once():

@@ -285,7 +285,7 @@ def test_wrong_usage_is_told_before_a_server_starts(
         ([model, "--slo", "p98<1ms"], "unknown metric"),
         ([model, "--slo", "p99<1ms", "--max-p99", "1ms"], "--slo excludes"),
         ([model, "--max-p99", "0ms"], "--max-p99: too small (got `0ms`; expected 1us or more)"),
-        ([model, "--slo", "cosine>0.9"], "not measured by tuning"),
+        ([model, "--slo", "cosine>0.9"], "no limit or goal for a model that answers"),
         ([model, "--budget", "1"], "--budget: not a usable number"),
         ([model, "--budget", "soon"], "--budget: not a duration"),
         ([model, "--study", model / "config.pbtxt"], "the study cannot be written"),

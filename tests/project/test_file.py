@@ -77,6 +77,11 @@ models:
         ("models: {m: {source: a, llm: b}}", "`source` and `llm` exclude each other"),
         ("models: {m: {export: {precision: fp16}}}", "nothing is exported without `source`"),
         ("models: {m: {tune: false, slo: p99<5ms}}", "nothing is measured for it"),
+        (
+            "models: {m: {slo: [ttft<1s]}}",
+            "./tritune.yaml:1:14: `models.m.slo`: no limit or goal for a model that answers",
+        ),
+        ("models: {m: {slo: cosine>0.9}}", "`tritune tune --also FORM` takes this one"),
         ("models: {m: {}}\nrelease: '19.01'", "./tritune.yaml:2:1: `release`: no known release of Triton"),
         ("models: {m: {config: {set: 3}}}", "expected a list, or a mapping"),
         ("models: {m: {tune: {lengths: [a, [1]]}}}", "expected a word, a number, or a list of them"),
@@ -101,6 +106,10 @@ models:
         (
             "models: {m: {llm: ., tune: {budget: 3m}}}",
             "`models.m.tune.budget`: not for a vLLM model (expected concurrency",
+        ),
+        (
+            "models: {m: {llm: ., slo: p99<100ms}}",
+            "1:22: `models.m.slo`: no limit or goal for a language model (got `p99<",
         ),
         ("models: {m: {llm: ., config: {backend: tensorrtllm}}}", "`models.m`: a TensorRT-LLM model is not tuned"),
     ],

@@ -62,6 +62,11 @@ def test_what_is_not_said_is_no_question_without_a_terminal(run_cli: Callable[..
         (["--source", "a", "--llm", "b"], "exclude each other"),
         (["--source", "a", "--slo", "p99<50"], "tritune init"),
         (["--source", "a", "--release", "1.2"], "tritune init"),
+        (
+            ["--source", "a", "--slo", "ttft_p95<1s"],
+            "init --slo: no limit or goal for a model that answers whole requests",
+        ),
+        (["--llm", "a", "--slo", "p99<100ms"], "init --slo: no limit or goal for a language model (got `p99<100ms`; "),
         (["--source", "./nowhere"], "tritune init: `models.nowhere.source`: no such directory"),
         (["--llm", "nowhere"], "there is no such file or directory"),
         (["--llm", "a", "--pipeline", "text"], "--source"),
@@ -140,6 +145,21 @@ def test_a_model_without_a_config_is_taken_by_its_file(run_cli: Callable[..., An
     assert run_cli(*asked).json["data"]["models"] == ["onnx", "torch"]
     found = build.read(tmp_path / "tritune.yaml").models
     assert (found["onnx"].tune, found["torch"].tune) == (None, False)
+
+
+def test_limits_are_for_all_models_of_a_repository(run_cli: Callable[..., Any], tmp_path: Path) -> None:
+    for name, config in {"chat": 'backend: "vllm"', "text": 'platform: "onnxruntime_onnx"'}.items():
+        (tmp_path / "models" / name).mkdir(parents=True)
+        (tmp_path / "models" / name / "config.pbtxt").write_text(config)
+    asked = ("init", "--file", tmp_path / "tritune.yaml", "--repository", "models", "--slo")
+    for slo in ("p99<100ms", "ttft<1s", "ttft<1s,p99<100ms"):
+        refused = run_cli(*asked, slo)
+        assert (refused.code, refused.out) == (2, "")
+        said = f"no limit or goal for all of these models (got `{slo}`; expected some of throughput)"
+        assert f"tritune init --slo: {said}" in refused.err
+        assert "leave it out, and write `slo` for each into the file" in refused.err
+    assert "not a duration" in run_cli(*asked, "p99<100").err
+    assert run_cli(*asked, "throughput>5").code == 0
 
 
 def test_of_two_at_once_the_second_keeps_what_the_first_has_written(tmp_path: Path) -> None:

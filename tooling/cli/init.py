@@ -15,7 +15,7 @@ from tooling.cli import build
 from tooling.cli.app import console_of
 from tooling.cli.options import CLIENTS, MOST, given
 from tooling.cli.text_pipeline import Pipeline
-from tooling.errors import UsageError
+from tooling.errors import Problem, UsageError
 
 
 class Kind(str, Enum):
@@ -26,6 +26,8 @@ class Kind(str, Enum):
 
 
 _REPOSITORY = "model_repository"
+TUNED = ("", "onnxruntime", "python", "vllm")
+"""Backends whose settings are searched; "" is one that Triton finds out."""
 
 
 def attach(app: typer.Typer) -> None:
@@ -46,7 +48,11 @@ def init(
         None, min=1, max=MOST, help=f"Clients that each wait for an answer [{CLIENTS}]."
     ),
     request_rate: float | None = typer.Option(None, min=0.001, max=MOST, help="Requests a second instead."),
-    slo: str | None = typer.Option(None, metavar="TERMS", help="Limits and goal, like `p99<50ms,throughput`."),
+    slo: str | None = typer.Option(
+        None,
+        metavar="TERMS",
+        help="Limits and goal, like `p99<50ms,throughput`; `ttft_p95<1s,tokens_per_s` for an LLM.",
+    ),
     tune: bool = typer.Option(True, help="Measure, and choose the settings."),
     release: str | None = typer.Option(
         None, metavar="YY.MM", help="The Triton that will serve. Default: the tested one."
@@ -76,10 +82,12 @@ def init(
     if source and pipeline is None and _asks():
         pipeline = "text" if typer.confirm("Shall the service take texts?", default=True, err=True) else None
     if slo is None and tune and _asks():
-        slo = typer.prompt("Limits and goal (empty: most requests a second)", default="", show_default=False, err=True)
+        most = "tokens" if llm else "requests"
+        slo = typer.prompt(f"Limits and goal (empty: most {most} a second)", default="", show_default=False, err=True)
     backend = "vllm" if llm else ""
     made = {"name": name or _name(source or str(llm)), "source": source, "llm": llm, "backend": backend}
     models = [made] if source or llm else present
+    _require_slo(slo or "", models)
     text = _rendered(
         repository=place,
         release=release or _tested(),
@@ -90,6 +98,7 @@ def init(
         rate=request_rate,
         slo=slo,
         measure=tune,
+        tuned=TUNED,
         deploy=list(dict.fromkeys(kind.value for kind in deploy)),
     )
     _write(file, text, force=force)
@@ -112,6 +121,27 @@ def _refuse_unfit(said: list[str], *, tune: bool) -> None:
     if traffic and "--llm" in said and not tune:
         hint = f"leave {traffic[0]} out, or --no-tune"
         raise UsageError("a language model has traffic for its tuning alone", where=traffic[0], hint=hint)
+
+
+def _require_slo(slo: str, models: list[dict[str, Any]]) -> None:
+    """Refuse limits and goals that what is served is not judged by; they are written for each model that is tuned."""
+    from perf.slo import REQUESTS, STREAMS, Slo
+
+    where = "tritune init --slo"
+    tuned = (model["backend"] for model in models if model["backend"] in TUNED)
+    kinds = list(dict.fromkeys(STREAMS if backend == "vllm" else REQUESTS for backend in tuned))
+    wrong: list[Problem] = []
+    for kind in kinds:
+        try:
+            Slo.parse(slo, where, kind)
+        except UsageError as error:
+            wrong += error.problems
+    if len(kinds) > 1 and wrong and {problem.what for problem in wrong} <= {kind.foreign for kind in kinds}:
+        what, hint = "no limit or goal for all of these models", "leave it out, and write `slo` for each into the file"
+        common = [metric for metric in REQUESTS.metrics if metric in STREAMS.metrics]
+        raise UsageError(what, where=where, got=f"`{slo}`", expected=f"some of {', '.join(common)}", hint=hint)
+    if wrong:
+        raise UsageError(problems=list(dict.fromkeys(wrong)))
 
 
 def schema_text() -> str:

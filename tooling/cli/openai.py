@@ -55,7 +55,7 @@ def openai(
     """
     from perf.aiperf import Endpoint, find_aiperf, measure, require_served
     from perf.llm_traffic import LlmTraffic
-    from perf.slo import Slo
+    from perf.slo import ENDPOINT, Slo
 
     console = console_of(context)
     if concurrency and request_rate:
@@ -63,7 +63,7 @@ def openai(
     clients = concurrency or (None if request_rate else CLIENTS)
     prompts, outputs = counts("--lengths", lengths), counts("--output-lengths", output_lengths)
     traffic = LlmTraffic(prompts or _PROMPTS, outputs or _OUTPUTS, clients, request_rate, requests, seed)
-    wanted = Slo.parse(slo or "tokens_per_s", "--slo")
+    wanted = Slo.parse(slo, "--slo", ENDPOINT)
     endpoint = Endpoint(_address(url), model, api, tokenizer or None, own_ends)
     find_aiperf()
     require_served(endpoint)

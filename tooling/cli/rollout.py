@@ -65,10 +65,10 @@ def promote(
     from perf.rollout.gates import MAX_ERROR, Demands
     from perf.rollout.promote import PromoteRequest
     from perf.rollout.promote import promote as run
-    from perf.slo import Slo
+    from perf.slo import REQUESTS, Slo
 
     _require_gates(skip)
-    limits = Slo.parse(slo, "--slo")
+    limits = Slo.parse(slo, "--slo", REQUESTS)
     if slo and not limits.terms:
         raise UsageError("there is no limit in it", where="--slo", got=", ".join(slo), expected="such as `p99<50ms`")
     traffic = workload_of(concurrency, request_rate, counts("--lengths", lengths), burst=burst, file=workload)

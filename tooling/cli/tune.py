@@ -116,7 +116,9 @@ def tune(
     ),
     max_batch_size: str = counted("--max-batch-size", "Largest batches to try. Default: 1 to 64.", 0),
     slo: str = typer.Option(
-        "", metavar="TERMS", help="Limits and goal, like `p99<50ms,throughput` (docs/measuring.md)."
+        "",
+        metavar="TERMS",
+        help="Limits and goal, like `p99<50ms,throughput`; `ttft_p95<1s,tokens_per_s` for vLLM (docs/measuring.md).",
     ),
     budget: str = typer.Option(
         "",
@@ -203,7 +205,7 @@ def tune(
     traffic = workload_of(
         concurrency, request_rate, counts("--lengths", lengths), seed, distribution, burst=burst, file=workload
     )
-    wanted = _slo(slo, objective, max_p99, by_rate=traffic.mode == "request_rate")
+    wanted = _slo(slo, objective, max_p99, by_rate=traffic.mode == "request_rate", forms=bool(also))
     request = TuneRequest(
         model,
         traffic,
@@ -257,9 +259,9 @@ def _asked(file: Path, model: Path, console: Console) -> Asked:
     return asked
 
 
-def _slo(words: str, objective: str | None, max_p99: str, *, by_rate: bool) -> Slo:
+def _slo(words: str, objective: str | None, max_p99: str, *, by_rate: bool, forms: bool) -> Slo:
     """The demands, of --slo or of the short options; under a rate p95 stands in for throughput, which is the rate."""
-    from perf.slo import METRICS, PRESETS, Slo
+    from perf.slo import FORMS, METRICS, PRESETS, REQUESTS, Slo
 
     if words and (objective or max_p99):
         raise UsageError("--slo excludes --objective and --max-p99", where="--slo", got=words)
@@ -267,7 +269,7 @@ def _slo(words: str, objective: str | None, max_p99: str, *, by_rate: bool) -> S
     goal_is_said = {word.strip() for word in words.split(",")} & {*METRICS, *PRESETS}
     if objective or (by_rate and not goal_is_said):
         terms.append(objective or "p95")
-    return Slo.parse(terms, "--slo" if words else "--objective")
+    return Slo.parse(terms, "--slo" if words else "--objective", FORMS if forms else REQUESTS)
 
 
 def _budget(text: str, slo: Slo, forms: int, models: int) -> Budget:

@@ -48,7 +48,7 @@ def tune_vllm(
     from perf.llm_speculation import speculative_config
     from perf.llm_traffic import LlmTraffic
     from perf.llm_tune import tune_llm
-    from perf.slo import Slo
+    from perf.slo import STREAMS, Slo
     from tooling.cli.llm_source import speculation
     from tooling.llm.model_facts import read_facts
     from tooling.repository import cpu_name, require_writable
@@ -66,7 +66,7 @@ def tune_vllm(
         raise UsageError("--concurrency and --request-rate exclude each other", hint="give one of them")
     clients = concurrency or (None if request_rate else CLIENTS)
     traffic = LlmTraffic(lengths or _PROMPTS, outputs or _OUTPUTS, clients, request_rate, seed=seed)
-    wanted = Slo.parse(slo or "tokens_per_s", "--slo")
+    wanted = Slo.parse(slo, "--slo", STREAMS)
     if apply:
         require_writable(settings_file(model))
     tried = speculation(speculate) if speculate else None

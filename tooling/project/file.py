@@ -283,6 +283,21 @@ def _unused(project: Project, root: Path) -> Iterator[Found]:
                 yield Found(("models", name, "tune", key), what)
 
 
+def _foreign(project: Project, root: Path) -> Iterator[Found]:
+    """Limits and goals of figures that the model's tuning does not measure."""
+    from perf.slo import FORMS, REQUESTS, STREAMS, Slo
+
+    for name, model in project.models.items():
+        if model.slo is None:
+            continue
+        requests = FORMS if values_of(model.tune).get("also") else REQUESTS
+        engine = _surely_vllm(model, root / project.repository / name)
+        try:
+            Slo.parse(model.slo, of=STREAMS if engine else requests)
+        except UsageError as error:
+            yield from (Found(("models", name, "slo"), problem) for problem in error.problems)
+
+
 def _surely_vllm(model: Model, model_dir: Path) -> bool:
     try:
         return is_vllm(model, model_dir)
@@ -350,7 +365,8 @@ def read_project(path: Path, kind: type[Project], root: Path | None) -> Project:
     except ValidationError as error:
         found += found_in(error, kind)
     else:
-        found += _unused(project, root) if root is not None and not found else ()
+        if root is not None and not found:
+            found += [*_unused(project, root), *_foreign(project, root)]
         if not found:
             return project
     raise UsageError(problems=told(found, path, places))
