@@ -13,6 +13,7 @@ from tooling.runtime.llm import LLM_MARKER
 from tooling.runtime.location import LLM_PINS, llm_root
 
 Judge = Callable[..., list[dict[str, Any]]]
+DRAFT = {"model": "org/draft", "num_speculative_tokens": 4}
 
 
 @pytest.fixture
@@ -43,6 +44,12 @@ def judge(tmp_path: Path, check: Callable[..., dict[str, Any]]) -> Judge:
         ({"speculative_model": "[ngram]"}, "25.01", []),
         ({"speculative_model": "[ngram]", "enable_chunked_prefill": True}, "25.01", ["vllm-arguments-contradict"]),
         ({"speculative_model": "[ngram]", "enable_chunked_prefill": True}, "25.02", []),
+        ({"speculative_config": DRAFT}, "25.08", []),
+        ({"speculative_config": DRAFT}, "25.09", ["vllm-arguments-contradict"]),
+        ({"speculative_config": {**DRAFT, "method": "draft_model"}}, "26.01", ["vllm-arguments-contradict"]),
+        ({"speculative_config": DRAFT}, "26.02", []),
+        ({"speculative_config": {**DRAFT, "method": "eagle"}}, "25.10", []),
+        ({"speculative_config": {**DRAFT, "model": "org/EAGLE-llm"}}, "25.10", []),
         ({"swap_space": 4}, "26.03", []),
         ({"swap_space": 4}, "26.04", ["vllm-argument-removed"]),
         ({"kv_cache_dtype": "fp8"}, "24.10", []),

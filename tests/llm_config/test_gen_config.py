@@ -65,6 +65,33 @@ def test_speculation_in_the_words_of_the_release(
     assert arguments["max_num_batched_tokens"] >= (8192 if release == "24.10" else 2048)
 
 
+@pytest.mark.parametrize(
+    ("release", "config", "code"),
+    [
+        ("25.08", {}, 0),
+        ("25.09", {}, 2),
+        ("26.01", {}, 2),
+        ("26.02", {}, 0),
+        ("25.10", {"architectures": ["EagleLlamaForCausalLM"]}, 0),
+        ("25.10", {"model_type": "medusa"}, 0),
+    ],
+)
+def test_a_draft_model_is_for_the_releases_whose_vllm_takes_one(
+    make_model, run_cli, tmp_path: Path, release: str, config: dict[str, Any], code: int
+) -> None:
+    """Engines of 25.09 to 26.01 refuse whole models as drafts, and take heads of the model itself."""
+    draft = make_model("draft", num_hidden_layers=4, hidden_size=512, intermediate_size=1024, **config)
+    asked = ["--llm", make_model(), *CONTEXT, "--speculate", f"{draft}:3", "--release", release]
+    result = run_cli("gen-config", tmp_path / "repository" / "llm", *asked)
+    assert result.code == code, result.err
+    if code:
+        assert "--speculate: vLLM 0.1" in result.err
+        assert (
+            "speculates by n-grams but with no draft model, unlike those before 0.10.0 and from 0.15.0 on" in result.err
+        )
+        assert "give ngram:N, or another --release" in result.err
+
+
 def test_urgent_requests_have_an_engine_of_their_own(make_model, run_cli, tmp_path: Path) -> None:
     repository, llm = tmp_path / "repository", make_model()
     asked = ["--llm", llm, *CONTEXT, "--streams", "64"]
@@ -92,7 +119,7 @@ def test_own_arguments_stand_over_the_chosen_ones(make_model, run_cli, tmp_path:
 def test_the_command_that_serves_mounts_every_model(make_model, run_cli, tmp_path: Path) -> None:
     llm, draft = make_model(), make_model("draft", num_hidden_layers=4, hidden_size=512, intermediate_size=1024)
     asked = ["--llm", llm, *CONTEXT, "--speculate", f"{draft}:3", "--engine", "tokenizer=/words"]
-    result = run_cli("gen-config", tmp_path / "vllm" / "llm", *asked)
+    result = run_cli("gen-config", tmp_path / "vllm" / "llm", *asked, "--release", "26.02")
     for folder in (llm, draft, "/words"):
         assert result.out.count(f"-v {folder}:{folder}:ro") == 1
     asked = [*asked[:-1], "tokenizer=org/words", "--backend", "tensorrtllm", "--release", "26.01"]

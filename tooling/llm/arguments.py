@@ -160,8 +160,40 @@ def contradictions(arguments: Mapping[str, Any], version: str | None = None) -> 
         yield Contradiction("gpu_memory_utilization", f"gpu_memory_utilization {share:g} is no share in 0 … 1", says)
     yield from _token_budget(arguments)
     yield from _speculation(arguments.get("speculative_config"))
+    if version is not None:
+        yield from _draft(arguments.get("speculative_config"), version)
     if version is not None and arguments.get("speculative_model"):
         yield from _first_engine(arguments, version)
+
+
+_NO_DRAFTS: Final = ("0.10.0", "0.15.0")
+"""From the first on there was the second engine alone, which speculates with a whole draft model from the second on."""
+_HEADS: Final = ("eagle", "medusa", "mtp", "speculator")
+"""What names and kinds of drafts hold that are heads of the model itself."""
+
+
+def _draft(config: object, version: str) -> Iterator[Contradiction]:
+    """What vLLM's second engine could not do at first."""
+    first_text, again_text = _NO_DRAFTS
+    refused = version_key(first_text) <= version_key(version) < version_key(again_text)
+    if isinstance(config, dict) and refused and _is_whole_model(config):
+        message = (
+            f"vLLM {version} speculates by n-grams but with no draft model, unlike those before {first_text} and from "
+        )
+        yield Contradiction("speculative_config", f"{message}{again_text} on")
+
+
+def _is_whole_model(speculation: Mapping[str, Any]) -> bool:
+    """Whether a speculation is by a model of its own, as far as its name and its config.json tell."""
+    named, method = speculation.get("model"), speculation.get("method")
+    if method or not isinstance(named, str):
+        return method == "draft_model"
+    try:
+        config = json.loads((Path(named) / "config.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        config = None
+    kind = [config.get("model_type"), config.get("architectures")] if isinstance(config, dict) else []
+    return not any(head in f"{named} {kind}".lower() for head in _HEADS)
 
 
 _APART_BEFORE: Final = "0.7.0"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tooling.errors import Problem, UsageError
-from tooling.llm.arguments import arguments_of, contradictions, misfits, version_key
+from tooling.llm.arguments import Contradiction, arguments_of, contradictions, misfits, version_key
 from tooling.llm.model_place import relative_paths
 from tooling.llm.page import page
 from tooling.llm.plan import Choice, Plan, Speculation, explained
@@ -71,10 +71,16 @@ def engine_arguments(plan: Plan, release: Release, model: str, own: Mapping[str,
     arguments = {**kept, **own}
     if problem := unnamed(arguments, Path("--engine")):
         raise UsageError(problems=[problem])
-    broken = [Problem(found.message, "--engine" if own else None) for found in contradictions(arguments, release.vllm)]
+    broken = [_ruled_out(found, own, engine) for found in contradictions(arguments, release.vllm)]
     if broken:
         raise UsageError(problems=broken)
     return arguments
+
+
+def _ruled_out(found: Contradiction, own: Mapping[str, Any], engine: str) -> Problem:
+    if found.argument == "speculative_config" and found.argument not in own:
+        return Problem(found.message, "--speculate", engine, hint="give ngram:N, or another --release")
+    return Problem(found.message, "--engine" if own else None)
 
 
 def _scheduling(plan: Plan, version: str) -> dict[str, Any]:
