@@ -128,6 +128,9 @@ def test_a_draft_model_takes_its_own_memory(make_model) -> None:
     plain = make_plan(facts, Wants(80 * GIB, context=4096))
     drafted = make_plan(facts, Wants(80 * GIB, context=4096, speculation=Speculation(4, draft)))
     assert plain.budget.usable - drafted.budget.usable == 2 * GIB
+    assert drafted.budget.token - plain.budget.token == 4 * 2 * 8 * 128 * 2, "the draft caches the same tokens"
+    fp8 = make_plan(facts, Wants(80 * GIB, context=4096, speculation=Speculation(4, draft), cache_type="fp8"))
+    assert 2 * fp8.budget.token == drafted.budget.token
 
 
 def test_urgent_requests_get_a_share_or_a_gpu(make_model) -> None:

@@ -139,7 +139,7 @@ def _engine(model_dir: Path, form: Any, plan: Plan, ask: LlmAsk, release: Releas
     limits: dict[str, Any] = {}
     if draft is not None:  # neither may take the other's share of what is free
         quick, place = _draft_plan(plan, draft), engine.with_name(f"{engine.name}-draft")
-        limits = {"max_tokens_in_paged_kv_cache": str(batcher.shared_tokens(plan, quick))}
+        limits = {"max_tokens_in_paged_kv_cache": str(batcher.shared_tokens(plan))}
         configs.append(batcher.engine_config(names.draft, quick, str(place), limits | own, decoupled=decoupled))
         commands += batcher.build_commands(quick, image, place)
     configs.append(batcher.engine_config(names.engine, plan, str(engine), limits | own, decoupled=decoupled))

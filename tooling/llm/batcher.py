@@ -103,10 +103,9 @@ def parameters(plan: Plan, engine: str) -> dict[str, str]:
     return found
 
 
-def shared_tokens(plan: Plan, draft: Plan) -> int:
+def shared_tokens(plan: Plan) -> int:
     """Tokens that the caches of an engine and of its draft both hold, beside each other on one GPU."""
-    token = plan.budget.token + draft.facts.cache_bytes(1, draft.layout.cache_value_bytes)
-    return max(plan.context, (plan.budget.cache - plan.budget.work) // token)
+    return max(plan.context, (plan.budget.cache - plan.budget.work) // plan.budget.token)
 
 
 def _flag(on: bool) -> str:

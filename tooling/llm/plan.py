@@ -87,7 +87,7 @@ class Plan:
 def make_plan(facts: ModelFacts, wants: Wants) -> Plan:
     """The fewest GPUs that hold the model and what is asked of it. Raises UsageError with figures where none do."""
     _refuse(facts, wants)
-    draft = _draft_bytes(wants)
+    draft = _draft(wants)
     tried = [_on(facts, wants, layout, draft) for layout in _layouts(facts, wants)]
     holding = [plan for plan in tried if plan.budget.tokens >= (wants.context or BLOCK) + BLOCK]
     if not holding:
@@ -128,11 +128,12 @@ def _refuse(facts: ModelFacts, wants: Wants) -> None:
         )
 
 
-def _draft_bytes(wants: Wants) -> int:
+def _draft(wants: Wants) -> ModelFacts | None:
+    """The draft model, which stands whole on each GPU and caches the same tokens."""
     from tooling.llm.model_facts import read_facts
 
     draft = wants.speculation.draft if wants.speculation else None
-    return read_facts(draft).weight_bytes if draft else 0
+    return read_facts(draft) if draft else None
 
 
 def _layouts(facts: ModelFacts, wants: Wants) -> list[Layout]:
@@ -150,17 +151,21 @@ def _layouts(facts: ModelFacts, wants: Wants) -> list[Layout]:
     return found
 
 
-def _on(facts: ModelFacts, wants: Wants, layout: Layout, draft: int) -> Plan:
-    usable = round(wants.gpu_memory * wants.share) - draft
+def _on(facts: ModelFacts, wants: Wants, layout: Layout, draft: ModelFacts | None) -> Plan:
+    draft_bytes = draft.weight_bytes if draft else 0
+    usable = round(wants.gpu_memory * wants.share) - draft_bytes
     sequences = wants.streams or _MOST_SEQUENCES
     batched = wants.token_budget or max(_BATCHED_TOKENS, sequences)
     division = budget(facts, layout, usable, batched, sequences)
+    if draft:
+        value = 1.0 if wants.cache_type == "fp8" else float(draft.dtype_bytes)
+        division = replace(division, token=division.token + draft.cache_bytes(layout.tensor_parallel, value))
     longest = facts.context or _ASSUMED_CONTEXT
     context = wants.context or max(BLOCK, min(longest, division.tokens - BLOCK))
     mean = wants.mean_tokens or max(1, min(_ASSUMED_MEAN, context // 2))
     if wants.streams is None:
         sequences = max(1, min(_MOST_SEQUENCES, division.tokens // mean, batched))
-    return Plan(facts, wants, layout, context, mean, sequences, batched, division, draft)
+    return Plan(facts, wants, layout, context, mean, sequences, batched, division, draft_bytes)
 
 
 def _too_little(plan: Plan) -> UsageError:
@@ -216,7 +221,7 @@ def explained(plan: Plan) -> list[Choice]:
             "cache",
             f"{parts.tokens} tokens",
             f"{parts.usable / gib:.2f} GiB less weights {parts.weights / gib:.2f} and work {parts.work / gib:.2f}, at "
-            f"{parts.token} bytes a token on each GPU",
+            f"{parts.token} bytes a token on each GPU{', of the model and its draft' if plan.draft_bytes else ''}",
         ),
         Choice("weights", *_weights_reason(plan)),
         Choice("cache type", wants.cache_type, _cache_reason(plan)),
@@ -278,7 +283,7 @@ def set_apart(facts: ModelFacts, wants: Wants) -> tuple[Wants, Wants, int | None
     )
     if wants.gpus > 1:
         return replace(wants, gpus=wants.gpus - 1), quick, wants.gpus - 1
-    alone = _on(facts, quick, _layouts(facts, quick)[0], _draft_bytes(quick))
+    alone = _on(facts, quick, _layouts(facts, quick)[0], _draft(quick))
     tokens = max(_URGENT * alone.mean_tokens, alone.context + BLOCK)
     needed = alone.draft_bytes + alone.budget.weights + alone.budget.work + tokens * alone.budget.token
     share = math.ceil(100 * needed / wants.gpu_memory + 1) / 100
