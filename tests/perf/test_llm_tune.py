@@ -167,6 +167,7 @@ def test_options_of_other_backends_are_refused(model: Path, tmp_path: Path, run_
     result = run_cli("tune", model, "--instances", "2", "--budget", "90s")
     assert (result.code, result.out) == (2, "")
     assert "--instances, --budget: not for a vLLM model" in result.err
+    (tmp_path / "tokenizer.json").touch()
     ignored = ("--budget", "90s", "--vocab-size", "99", "--tokenizer", tmp_path, "--direct", "--seed", "3")
     result = run_cli("tune", model, *ignored)
     assert "--budget, --direct, --tokenizer, --vocab-size: not for a vLLM model" in result.err
