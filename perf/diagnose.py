@@ -127,8 +127,10 @@ def diagnose(question: Question, *, target: Target, analyzer: PerfAnalyzer, cons
     signature, batching = request_signature(base), config.max_batch_size > 0
     tokenizer = question.tokenizer_dir or (base.model_dir or Path()) / "tokenizer"
     asked = question.workload.lengths
-    lengths = traffic_lengths(asked, signature, tokenizer, batching=batching, texts=question.workload.texts)
-    if base.model_dir:
+    lengths: tuple[int, ...] = ()
+    if question.input_file is None:
+        lengths = traffic_lengths(asked, signature, tokenizer, batching=batching, texts=question.workload.texts)
+    if base.model_dir and lengths:
         lengths = fit_to_model(lengths, base.model_dir, asked=bool(asked))
     workload = fitted(question.workload.model_copy(update={"lengths": lengths}), config)
     for note in notes(config):

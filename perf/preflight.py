@@ -66,12 +66,15 @@ def cautions(workload: Workload, config: ModelConfig) -> Iterator[str]:
 
 
 def cache_cautions(configs: Iterable[ModelConfig], *, left_out: bool) -> Iterator[str]:
-    """What a response cache does to a measurement, or that it is `left_out` of it."""
-    if any(config.response_cache.enable for config in configs):
-        effect = "it is left out while measuring, so that every request is executed"
-        yield "the response cache is on: " + (
-            effect if left_out else "repeated requests measure the cache; use varied inputs or turn it off"
-        )
+    """What a response cache does to a measurement, or that it is `left_out` of it; whether a server that runs already
+    has one its models do not tell."""
+    if not any(config.response_cache.enable for config in configs):
+        return
+    if left_out:
+        yield "the response cache is on: it is left out while measuring, so that every request is executed"
+        return
+    effect = "repeated requests measure the cache; use varied inputs or turn it off"
+    yield f"the response cache is on, if the server was started with --cache-config: {effect}"
 
 
 def without_cache(config: ModelConfig) -> ModelConfig:

@@ -13,6 +13,7 @@ from perf.bottleneck import Facts, Split, causes
 from perf.trace import read_trace
 from perf.waste import file_padding, fixed_shape_padding, padding_of
 from tooling.errors import UsageError
+from tooling.server import EmbeddedServer, ServerFlags, ServerOptions
 from tooling.signature.spec import ModelSignature, TensorSpec
 
 CALM = Facts(
@@ -210,3 +211,42 @@ def test_on_the_real_server(minilm_repository: Path, tmp_path: Path, run_cli: An
     assert 0.2 < data["trace"]["compute_infer"]["p50_us"] / data["split"]["compute_infer_us"] < 5
     assert Path(data["trace_file"]).is_file()
     assert run_cli("bottleneck").code == 2
+
+
+ECHO = """import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        rows = [pb.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
+        return [pb.InferenceResponse([pb.Tensor("y", row)]) for row in rows]
+"""
+CACHED = """backend: "python"
+max_batch_size: 8
+input { name: "x" data_type: TYPE_INT64 dims: [ -1 ] }
+output { name: "y" data_type: TYPE_INT64 dims: [ -1 ] }
+response_cache { enable: true }
+"""
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("cache_bytes", [None, 2**24])
+def test_the_cache_is_named_where_the_server_has_one(
+    runtime: Any, tmp_path: Path, run_cli: Any, monkeypatch: Any, cache_bytes: int | None
+) -> None:
+    """The model asks for it in both; its requests are a file, for which no tokenizer is needed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "m" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "m" / "config.pbtxt").write_text(CACHED)
+    (tmp_path / "models" / "m" / "1" / "model.py").write_text(ECHO)
+    (tmp_path / "one.json").write_text(json.dumps({"data": [{"x": {"content": [5, 6, 7], "shape": [3]}}]}))
+    with EmbeddedServer(
+        tmp_path / "models", runtime, ServerOptions(flags=ServerFlags(cache_bytes=cache_bytes))
+    ) as server:
+        server.load("m")
+        found = run_cli("bottleneck", "m", "--url", server.http_url, "--input-data", "one.json", "--json")
+    assert found.code == 0, found.err
+    assert "the response cache is on, if the server was started with --cache-config" in found.err
+    data = found.json["data"]
+    assert [cause["kind"] == "cache" for cause in data["causes"][:1]] == [cache_bytes is not None]
+    assert data["workload"] == "8 clients"  # and no lengths, which the file has
