@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -48,6 +48,7 @@ class Study:
             self.directory.mkdir(parents=True, exist_ok=True)
             content = self._file.open()
         except BlockingIOError as error:
+            self._require_own()
             raise UsageError(
                 "the study is in use by another process",
                 where=self.path,
@@ -94,13 +95,24 @@ class Study:
             ) from error
 
     def _load(self, content: bytes) -> None:
-        lines = list(_parse(content, self.path))
-        if not lines:
+        lines = self._own(content)
+        if lines:
+            self.header, self.records = lines[0], lines[1:]
+        else:
             self._write(self.header)
-            return
-        _require_schema(lines[0], self.path)
-        _require_same_header(lines[0], self.header, self.path)
-        self.header, self.records = lines[0], lines[1:]
+
+    def _require_own(self) -> None:
+        """Of a study that another process writes: who would be refused after it must not wait for it."""
+        with suppress(OSError), closing(self._file):
+            self._own(self._file.open(lock=False))
+
+    def _own(self, content: bytes) -> list[Record]:
+        """Header and records, none where nothing is written. Raises UsageError for those of another question."""
+        lines = list(_parse(content, self.path))
+        if lines:
+            _require_schema(lines[0], self.path)
+            _require_same_header(lines[0], self.header, self.path)
+        return lines
 
 
 def measurement_of(record: Record, path: Path) -> tuple[Measurement, float]:

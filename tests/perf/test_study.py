@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,13 +88,21 @@ def test_tuples_in_the_header_equal_their_json(tmp_path: Path) -> None:
 def test_second_writer_is_refused_until_the_first_ends(tmp_path: Path) -> None:
     with Study(tmp_path, HEADER) as study:
         code = (
-            "import sys, pathlib\nfrom perf.study import Study\nfrom tooling.errors import UsageError\n"
-            "try:\n    Study(pathlib.Path(sys.argv[1]), {}).__enter__()\n"
+            "import sys, json, pathlib\nfrom perf.study import Study\nfrom tooling.errors import UsageError\n"
+            "try:\n    Study(pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])).__enter__()\n"
             "except UsageError as error:\n    print(error); sys.exit(error.exit_code)\n"
         )
-        done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
-        assert done.returncode == 2
-        assert f"{tmp_path / FILE_NAME}: the study is in use by another process" in done.stdout
+
+        def second(header: dict[str, Any]) -> str:
+            argv = [sys.executable, "-c", code, str(tmp_path), json.dumps(header)]
+            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+            assert done.returncode == 2
+            return done.stdout
+
+        assert f"{tmp_path / FILE_NAME}: the study is in use by another process" in second(HEADER)
+        assert "the study was made with another `workload.concurrency` (got 9; expected 8)" in second(
+            {**HEADER, "workload": {"concurrency": 9}}
+        )
         study.append({"record": "x", "n": 1})
     with Study(tmp_path, HEADER) as study:
         assert study.records == [{"record": "x", "n": 1}]
