@@ -128,6 +128,19 @@ def settings(question: Question, grid: Grid, preferred: tuple[int, ...] | None =
     return tuple(dict.fromkeys(found))
 
 
+def measured(question: Question, tries: Sequence[Knobs]) -> tuple[tuple[Knobs, ...], tuple[str, ...]]:
+    """Those of several combinations whose setting the curve holds, and a note for each setting that it lacks.
+
+    Raises UsageError where it holds none but that of the config as it is.
+    """
+    lacking = sorted({_setting(question, k) for k in tries} - set(question.curve.settings))
+    found = tuple(k for k in tries if _setting(question, k) not in lacking)
+    if lacking and set(found) <= {read(question.config)}:
+        question.curve.of(lacking[0])
+    command = "tritune profile MODEL_DIR --instances {0.instances} --threads {0.threads}"
+    return found, tuple(f"left out, as the curve does not hold {s}: `{command.format(s)}` measures it" for s in lacking)
+
+
 def what_if(question: Question, tries: Sequence[Knobs], *, seed: int = 0) -> tuple[Answer, ...]:
     """A prediction for each setting. Raises UsageError for one that was not measured or that is not simulated."""
     found = []

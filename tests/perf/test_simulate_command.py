@@ -112,6 +112,17 @@ def test_a_config_that_was_not_measured_is_left_out(ask: Callable[..., dict[str,
     assert answer["knobs"]["intra_op_threads"] == 1
 
 
+def test_combinations_that_were_not_measured_are_left_out(ask: Callable[..., dict[str, Any]]) -> None:
+    data = ask("--instances", "1,2", "--threads", "1,3")
+    splits = {(k["instance_count"], k["intra_op_threads"]) for k in (p["knobs"] for p in data["predicted"])}
+    assert splits == {(1, 1), (2, 1)}
+    assert data["notes"] == [
+        f"left out, as the curve does not hold {setting} × 3 threads: "
+        f"`tritune profile MODEL_DIR --instances {setting[0]} --threads 3` measures it"
+        for setting in ("1 instance", "2 instances")
+    ]
+
+
 def test_preferred_sizes_are_taken(ask: Callable[..., dict[str, Any]]) -> None:
     plain, preferred = ask("--preferred-batch-size", "2", "--concurrency", 8)["predicted"]
     assert preferred["knobs"]["preferred_batch_size"] == [2]
@@ -224,6 +235,7 @@ def test_a_curve_from_a_busy_machine_is_marked(ask: Callable[..., dict[str, Any]
     [
         (("--threads", "2"), "not measured for this setting"),
         (("--instances", "4"), "tritune profile MODEL_DIR --instances 4 --threads 1"),
+        (("--instances", "1,2", "--threads", "2"), "tritune profile MODEL_DIR --instances 1 --threads 2"),
         (("--concurrency", "4", "--request-rate", "4"), "exclude each other"),
         (("--burst", "4"), "--burst: it needs a --request-rate"),
         (("--instances", "1,2,x"), "--instances"),

@@ -67,9 +67,9 @@ def simulate(
 ) -> None:
     """Predict throughput and latency from a measured service curve; nothing is measured.
 
-    Every combination of the values given, beside the config as it is.
+    Every combination of the values given that the curve holds, beside the config as it is.
     """
-    from perf.whatif import Question, settings
+    from perf.whatif import Question, measured, settings
 
     console = console_of(context)
     if scenario is not None:
@@ -79,12 +79,13 @@ def simulate(
     if model is None:
         raise UsageError("nothing to simulate", expected="MODEL_DIR or CONFIG, or --scenario FILE")
     config = _config(model)
-    measured, path = _curve(curve, config)
-    asked = counts("--lengths", lengths)
-    traffic = workload_of(concurrency, request_rate, asked, seed, distribution, burst=burst, file=workload)
-    question = Question(config, measured, traffic, requests)
+    known, path = _curve(curve, config)
+    sizes = counts("--lengths", lengths)
+    traffic = workload_of(concurrency, request_rate, sizes, seed, distribution, burst=burst, file=workload)
+    question = Question(config, known, traffic, requests)
     grid = grid_of(instances, threads, delay, max_batch_size)
-    tries = settings(question, grid, counts("--preferred-batch-size", preferred_batch_size) or None)
+    asked = settings(question, grid, counts("--preferred-batch-size", preferred_batch_size) or None)
+    tries, lacking = measured(question, asked)
     if buckets and any(len(values) > 1 for values in grid.to_dict().values()):
         raise UsageError("buckets are compared under one setting", where="--buckets", got=f"{len(tries)} settings")
     servers = counts("--replicas", replicas)
@@ -94,10 +95,10 @@ def simulate(
         data, text = _buckets(question, tries[-1], buckets, seed)
     else:
         data, text = _what_if(question, tries, seed, servers)
-    notes = [*_notes(question, tries), *_other_model(model, measured)]
+    notes = [*lacking, *_notes(question, tries), *_other_model(model, known)]
     head = f"predicted, not measured: {question}"
-    origin = f"curve {path}, measured {measured.started[:10]} on {measured.host['cpu']}"
-    source = {"curve": str(path.absolute()), "measured": measured.started, "host": measured.host}
+    origin = f"curve {path}, measured {known.started[:10]} on {known.host['cpu']}"
+    source = {"curve": str(path.absolute()), "measured": known.started, "host": known.host}
     answer = {"kind": "prediction", "traffic": str(question), **source, **data, "notes": notes}
     console.result(answer, "\n".join([head, "", text, "", *(f"note: {note}" for note in notes), origin]))
 
