@@ -35,7 +35,7 @@ class Scenario(BaseModel):
 
     max_batch_size: int = Field(ge=0, le=MOST)
     preferred_batch_sizes: tuple[Annotated[int, Field(ge=1, le=MOST)], ...] = ()
-    max_queue_delay_us: int = Field(default=0, ge=0, le=10**9)
+    max_queue_delay_us: int = Field(default=0, ge=0, lt=2**64)
     instances: int = Field(default=1, ge=1, le=MOST)
     a_ms: Milliseconds
     c_ms: Milliseconds = 0

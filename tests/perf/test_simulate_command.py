@@ -341,7 +341,7 @@ def test_a_bad_scenario_is_refused(
 
 def test_the_longest_delay_is_waited_for_all_the_same(run_cli: Callable[..., Any], tmp_path: Path) -> None:
     file = tmp_path / "scenario.json"
-    file.write_text(json.dumps({**SCENARIO, "max_queue_delay_us": 10**9}))
+    file.write_text(json.dumps({**SCENARIO, "max_queue_delay_us": 2**64 - 1}))
     data = run_cli("simulate", "--scenario", file, "--json").json["data"]
     assert data["batch_histogram"] == {"4": 1}
     assert data["mean_ms"] == pytest.approx(100 + 15.5 - 25.75)
