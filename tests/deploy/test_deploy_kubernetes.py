@@ -345,12 +345,17 @@ def test_packages_are_in_an_image_of_your_own(run_cli: Run, repository: Any, tmp
 
 def test_the_claim_has_room_for_the_repository(run_cli: Run, repository: Any, tmp_path: Path) -> None:
     models = repository(m=PYTHON)
-    for size, asked in ((1, "10Gi"), (7 * 2**30, "15Gi")):
+    for size, asked, copied in ((1, "10Gi", "2Gi"), (7 * 2**30, "15Gi", "9Gi")):
         with (models / "m" / "1" / "weights.bin").open("wb") as file:
             file.truncate(size)  # takes no place on the disk
         assert run_cli("deploy", "kubernetes", models, "-o", tmp_path / str(size), "--name", "enc").code == 0
         claim = yaml.safe_load((tmp_path / str(size) / "overlays/pvc/claim.yaml").read_text())
         assert claim["spec"] == {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": asked}}}
+        base = yaml.safe_load((tmp_path / str(size) / "base/deployment.yaml").read_text())
+        for place, room in (("pvc", None), ("object-store", copied), ("image", copied)):
+            overlay = yaml.safe_load((tmp_path / str(size) / f"overlays/{place}/kustomization.yaml").read_text())
+            (container,) = _patched(base, overlay)["spec"]["template"]["spec"]["containers"]
+            assert container["resources"]["requests"].get("ephemeral-storage") == room, place
 
 
 def test_every_container_is_confined(rendered: Any) -> None:

@@ -190,6 +190,7 @@ def kubernetes(
     flags = _with_pools(flags, pinned_pool, cuda_pool, gpus)
     tuning = _tuned(study, found, rate)
     least = replicas or (math.ceil(rate / tuning.carries_rps) if rate and tuning else 1)
+    size = _size(repository)
     options = KubernetesOptions(
         name=name or repository.resolve().name.lower().replace("_", "-"),
         replicas=least,
@@ -203,7 +204,8 @@ def kubernetes(
         bucket=bucket,
         image=image,
         server_image=server_image,
-        storage_gib=_storage_gib(repository),
+        storage_gib=max(_LEAST_STORAGE_GIB, math.ceil(2 * size / 2**30)),  # and once more for what takes its place
+        copy_gib=1 + math.ceil(size / 2**30),
         owner=owner,
         p99_us=duration_us("--p99", p99, _LEAST_TIME),
         batch=tuning.mean_batch if tuning else None,
@@ -346,10 +348,9 @@ def _requests_of(model_dir: Path) -> str:
         return path.read_text(encoding="utf-8")
 
 
-def _storage_gib(repository: Path) -> int:
-    """Room for the repository and once more for what takes its place."""
-    size = sum(path.stat().st_size for path in repository.rglob("*") if path.is_file())
-    return max(_LEAST_STORAGE_GIB, math.ceil(2 * size / 2**30))
+def _size(repository: Path) -> int:
+    """Of all its files, in bytes."""
+    return sum(path.stat().st_size for path in repository.rglob("*") if path.is_file())
 
 
 def _write(

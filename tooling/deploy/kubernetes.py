@@ -213,6 +213,7 @@ def _object_store(flags: ServerFlags, options: KubernetesOptions) -> _Overlay:
     changes: list[Object] = [
         {"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": _arguments(flags, bucket)},
         {"op": "remove", "path": "/spec/template/spec/containers/0/volumeMounts/0"},
+        _copied(options),  # to /tmp
     ]
     if is_s3(bucket):
         changes.append(_add("/spec/template/spec/containers/0/envFrom", [{"secretRef": {"name": secret}}]))
@@ -247,9 +248,15 @@ def _image(options: KubernetesOptions) -> _Overlay:
             [
                 _add("/spec/template/spec/volumes/-", {"name": "models", "emptyDir": {}}),
                 _add("/spec/template/spec/initContainers", [copy]),
+                _copied(options),
             ],
         )
     ]
+
+
+def _copied(options: KubernetesOptions) -> Object:
+    """Room on the node for a copy of the repository: a node without it would end the pod that fills its disk."""
+    return _add("/spec/template/spec/containers/0/resources/requests/ephemeral-storage", f"{options.copy_gib}Gi")
 
 
 def _add(path: str, value: Any) -> Object:

@@ -38,7 +38,8 @@ class KubernetesOptions:
 
     `bucket` is an s3:// or gs:// URL of the repository, `image` a registry name of an image that holds it under
     /models; without them those overlays carry a name to be replaced. `server_image` runs in place of NVIDIA's. `cpu`
-    and `memory` are Kubernetes quantities, `storage_gib` what the volume claim asks for.
+    and `memory` are Kubernetes quantities, `storage_gib` what the volume claim asks for, `copy_gib` what a pod asks of
+    its node's disk where it copies the repository there.
     """
 
     name: str
@@ -54,6 +55,7 @@ class KubernetesOptions:
     image: str | None = None
     server_image: str | None = None
     storage_gib: int = 10
+    copy_gib: int = 2
     owner: str = "unowned"
     p99_us: int = 100_000
     batch: float | None = None
