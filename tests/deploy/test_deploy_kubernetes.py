@@ -189,6 +189,16 @@ def test_the_scale_is_the_one_asked_for(rendered: Any) -> None:
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 2
 
 
+@pytest.mark.parametrize(("gpus", "taints"), [("0", []), ("1", ["nvidia.com/gpu"])])
+def test_nodes_with_gpus_take_the_servers_that_ask_for_them(rendered: Any, gpus: str, taints: list[str]) -> None:
+    """Clusters taint such nodes, so that nothing else is put there."""
+    files = rendered("--gpus", gpus)
+    for pod in (files["base/deployment.yaml"][0]["spec"]["template"]["spec"], files["kserve/serving.yaml"][0]["spec"]):
+        assert [one["key"] for one in pod.get("tolerations", [])] == taints
+        (container,) = pod["containers"]
+        assert ("nvidia.com/gpu" in container["resources"]["limits"]) == bool(taints)
+
+
 def test_replicas_and_queue_target_come_from_a_tuning(rendered: Any, run_cli: Run, tmp_path: Path) -> None:
     """A study whose chosen setting carries 114.5 requests a second and then waits 3.2 ms in the queue."""
     study = tmp_path / "study"
@@ -381,7 +391,8 @@ def test_kserve_and_pod_monitor_have_the_fields_of_their_definitions(rendered: A
     files = rendered("--bucket", "gs://b/m")
     runtime, inference = files["kserve/serving.yaml"]
     assert (runtime["apiVersion"], runtime["kind"]) == ("serving.kserve.io/v1alpha1", "ServingRuntime")
-    assert set(runtime["spec"]) == {"supportedModelFormats", "protocolVersions", "containers", "volumes"}
+    fields = {"supportedModelFormats", "protocolVersions", "tolerations", "containers", "volumes"}
+    assert set(runtime["spec"]) == fields
     assert (inference["apiVersion"], inference["kind"]) == ("serving.kserve.io/v1beta1", "InferenceService")
     model = inference["spec"]["predictor"]["model"]
     assert model == {"modelFormat": {"name": "triton", "version": "2"}, "runtime": "enc", "storageUri": "gs://b/m"}

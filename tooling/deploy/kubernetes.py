@@ -24,6 +24,7 @@ from tooling.deploy.objects import (
     metadata,
     mounts,
     network_policy,
+    placement,
     pod_monitor,
     probes,
     resources,
@@ -290,6 +291,7 @@ def _kserve(flags: ServerFlags, image: str, options: KubernetesOptions) -> list[
         "spec": {
             "supportedModelFormats": [{"name": "triton", "version": "2", "autoSelect": False}],
             "protocolVersions": ["v2", "grpc-v2"],
+            **placement(options),
             "containers": [container],
             "volumes": volumes(options),
         },

@@ -19,6 +19,7 @@ _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")  # of a Service; l
 _LONGEST: Final = 52
 _IN_URL: Final = re.compile(r"[A-Za-z0-9_.-]+")  # Triton compares the names of models in URLs as they come
 _PORTS: Final = (("http", 8000), ("grpc", 8001), ("metrics", 8002))
+GPU: Final = "nvidia.com/gpu"
 USER: Final = 1000  # `triton-server` of NVIDIA's images
 CONFINED: Final = {
     "allowPrivilegeEscalation": False,
@@ -144,6 +145,13 @@ def variables(given: Sequence[Object] = ()) -> list[Object]:
     return [{"name": "HOME", "value": "/tmp"}, *given]
 
 
+def placement(options: KubernetesOptions) -> Object:
+    """Where a server may run: clusters keep others off the nodes with GPUs by this taint."""
+    if not options.gpus:
+        return {}
+    return {"tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]}
+
+
 def _pod(container: Object, options: KubernetesOptions) -> Object:
     return {
         "automountServiceAccountToken": False,
@@ -163,6 +171,7 @@ def _pod(container: Object, options: KubernetesOptions) -> Object:
                 "labelSelector": {"matchLabels": {"app.kubernetes.io/name": options.name}},
             }
         ],
+        **placement(options),
         "containers": [container],
         "volumes": volumes(options),
     }
@@ -188,7 +197,7 @@ def _container(arguments: Sequence[str], image: str, options: KubernetesOptions,
 
 def resources(options: KubernetesOptions) -> Object:
     """What a server asks for and is held to; its CPU is not limited."""
-    gpus = {"nvidia.com/gpu": options.gpus} if options.gpus else {}
+    gpus = {GPU: options.gpus} if options.gpus else {}
     held = {"memory": options.memory, **gpus}
     return {"requests": {"cpu": options.cpu, **held}, "limits": held}
 
