@@ -208,3 +208,15 @@ def test_an_ensemble_of_models_beside(minilm, run_cli, tmp_path):
     result = run_cli("gen-config", pipe, "--ensemble", "auto", "--from", settings, "--release", "24.10")
     assert result.code == 2 and "it came with 25.11" in result.err
     assert run_cli("gen-config", tmp_path / "none" / "pipe", "--ensemble", "auto").code == 2
+
+
+@pytest.mark.parametrize("named", ['platform: "ensemble"', 'backend: "fil"'])
+def test_tensors_by_hand_are_not_for_a_model_that_is_its_config(named, run_cli, tmp_path):
+    config = tmp_path / "m" / "config.pbtxt"
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    config.write_text(f"{named}\nmax_batch_size: 4\n")
+    for option in ("--input", "--output-tensor"):
+        result = run_cli("gen-config", tmp_path / "m", option, "x:FP32:-1,3", "--max-batch-size", "2")
+        assert (result.code, result.out) == (2, "")
+        assert f"{tmp_path / 'm'}: the config says itself what the model takes and gives\nhint: leave" in result.err
+    assert config.read_text() == f"{named}\nmax_batch_size: 4\n"

@@ -52,6 +52,12 @@ def from_file(model: Path, backend: str | None, declared: Declared) -> Source:
 
     config = _config_alone(model) if backend is None else None
     if config is not None:
+        if declared:
+            raise UsageError(
+                "the config says itself what the model takes and gives",
+                where=model,
+                hint="leave --input and --output-tensor out, or change what stands there with --set",
+            )
         model_dir = absolute(model)
         return Source(model_dir.name, model_dir, config=config)
     found = locate_model(model, backend, ensembles=True)
