@@ -43,7 +43,13 @@ def test_a_cluster_has_them_with_its_own_figures(gpus: str, run_cli: Run, reposi
     (group,) = yaml.safe_load((out / "base" / "alerts.yaml").read_text())["spec"]["groups"]
     assert _sections(runbook) == [rule["alert"] for rule in group["rules"]]
     assert all(rule["annotations"]["runbook"] == f"runbook.md#{rule['alert'].lower()}" for rule in group["rules"])
-    for figure in ("search-team", "250ms", "0.10%", "5ms", "kubectl scale deployment enc --replicas=N"):
+    for figure in (
+        "search-team",
+        "250ms",
+        "0.10%",
+        "5ms",
+        'kubectl patch hpa enc --patch \'{"spec": {"minReplicas": N}}\'',
+    ):
         assert figure in runbook, figure
     assert ("nvidia-smi" in incident) == (gpus == "1")
     assert "kubectl logs --selector app.kubernetes.io/name=enc" in incident
