@@ -178,6 +178,39 @@ def test_model_without_weights_says_how_to_make_them(run_cli: Callable[..., Any]
     assert f"tritune export SOURCE --repository {repository} --name bare" in result.err
 
 
+@pytest.mark.live
+def test_a_backend_that_only_containers_have_is_told_with_the_command(
+    run_cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "llm" / "1").mkdir(parents=True)
+    engine = 'parameters { key: "gpt_model_path" value { string_value: "/engines/llm" } }'
+    (tmp_path / "llm" / "config.pbtxt").write_text(f'backend: "tensorrtllm"\nmax_batch_size: 1\n{engine}\n')
+    (tmp_path / "ov" / "1").mkdir(parents=True)
+    (tmp_path / "ov" / "config.pbtxt").write_text('backend: "openvino"\n')
+    result = run_cli("serve", tmp_path, *ANY_PORT)
+    assert (result.code, result.out) == (1, "")
+    mounts = f"-v {tmp_path}:/models:ro -v /engines/llm:/engines/llm:ro"
+    begin = "the embedded server has no tensorrtllm backend, which needs an NVIDIA GPU: `docker run --rm --gpus all "
+    assert begin in result.err
+    assert f"{mounts} nvcr.io/nvidia/tritonserver:24.10-trtllm-python-py3 tritonserver --model-repo" in result.err
+    assert "the embedded server has no openvino backend, which needs a container: `docker run --rm --shm-" in result.err
+    assert "nvcr.io/nvidia/tritonserver:24.10-py3 tritonserver --model-repository=/models`" in result.err
+
+
+@pytest.mark.live
+def test_a_python_model_without_its_code_is_refused_at_once(run_cli: Callable[..., Any], tmp_path: Path) -> None:
+    """Triton itself would wait for ever."""
+    for name in ("plain", "llm"):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "config.pbtxt").write_text('backend: "python"\n')
+    (tmp_path / "llm" / "1" / "model.yaml").write_text("triton_config: {}\n")
+    result = run_cli("serve", tmp_path, *ANY_PORT)
+    assert (result.code, result.out) == (1, "")
+    for name in ("plain", "llm"):
+        assert f"'{tmp_path}/{name}/1/model.py' is not there, and the Python backend would wait for a" in result.err
+    assert result.err.count("it is TensorRT-LLM's LLM API, which needs an NVIDIA GPU: the commands that") == 1
+
+
 def test_taken_port(run_cli: Callable[..., Any], repository: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as foreign:
         taken = foreign.getsockname()[1]

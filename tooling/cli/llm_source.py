@@ -244,14 +244,15 @@ def _config_file(model_dir: Path, gpu: int | None, *, force: bool) -> dict[Path,
     return {path: text.encode()}
 
 
-def serving(repository: Path, image: str, *mounted: Path) -> str:
-    """The command that serves the repository on a machine with GPUs, with these paths under their own names."""
+def serving(repository: Path, image: str, *mounted: Path, gpus: bool = True) -> str:
+    """The command that serves the repository in a container, with these paths under their own names."""
     from shlex import quote
 
     mounts = f"-v {quote(str(repository))}:/models:ro"
     for folder in map(str, mounted):
         mounts += f" -v {quote(folder)}:{quote(folder)}:ro"
+    on = "--gpus all " if gpus else ""
     return (
-        f"docker run --rm --gpus all --shm-size 2g -p 127.0.0.1:8000-8002:8000-8002 {mounts} {image} "
+        f"docker run --rm {on}--shm-size 2g -p 127.0.0.1:8000-8002:8000-8002 {mounts} {image} "
         "tritonserver --model-repository=/models"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tooling.server import EmbeddedServer
 
 _AUTO = "auto"
+_NO_BACKEND = re.compile(r"unable to find backend library for backend '(\w+)'")
 
 
 def attach(app: typer.Typer) -> None:
@@ -60,7 +62,7 @@ def serve(
         loaded = [name for name, reason in refusals.items() if reason is None]
         refused = {name: reason for name, reason in refusals.items() if reason is not None}
         if refused and not (keep_going and loaded):
-            hints = {n: _hint(repository / n, flags.config_name, strict, keep_going) for n in refused}
+            hints = {n: _hint(repository / n, r, flags.config_name, strict, keep_going) for n, r in refused.items()}
             raise Refused(
                 problems=[Problem(r, where=f"Triton refused `{n}`", hint=hints[n]) for n, r in refused.items()]
             )
@@ -110,17 +112,51 @@ def _of_project() -> Path:
     return Path(build.read(file, files=False).repository)
 
 
-def _hint(model_dir: Path, config_name: str | None, strict: bool, keep_going: bool) -> str | None:
+def _hint(model_dir: Path, reason: str, config_name: str | None, strict: bool, keep_going: bool) -> str | None:
     """What to do about a refused model: make its weights where there is no version of it at all, name them where its
-    engine looks for them, complete its config where Triton is not to."""
+    engine looks for them, complete its config where Triton is not to, serve it in the container that has its backend.
+    """
     if not any(entry.name.isdecimal() for entry in model_dir.iterdir()):
         where = shlex.quote(str(model_dir.parent))
         return f"the model has no version yet: `tritune export SOURCE --repository {where} --name {model_dir.name}`"
     if strict and _incomplete(model_dir, config_name):
         return "list every input and output in its config, or leave --strict out"
-    return _elsewhere(model_dir) or (
-        None if keep_going else "correct the model, or serve the others with `--keep-going`"
+    return (
+        _in_container(model_dir, reason)
+        or _elsewhere(model_dir)
+        or (None if keep_going else "correct the model, or serve the others with `--keep-going`")
     )
+
+
+def _in_container(model_dir: Path, reason: str) -> str | None:
+    """Where a model runs whose backend the embedded server has not."""
+    from tooling.cli.llm_source import serving
+    from tooling.deploy.image import image_of
+    from tooling.deploy.needs import ON_GPU, VARIANTS
+    from tooling.releases import current_release
+
+    if any(model_dir.glob("*/model.yaml")) and "without its code" in reason:
+        return (
+            "it is TensorRT-LLM's LLM API, which needs an NVIDIA GPU: the commands that `tritune gen-config` printed "
+            "copy its code from the container's image, and serve it"
+        )
+    found = _NO_BACKEND.search(reason)
+    if found is None:
+        return None
+    image = image_of(current_release(), VARIANTS.get(found[1], "py3"))
+    needs = "an NVIDIA GPU" if found[1] in ON_GPU else "a container"
+    engines = [Path(text) for text in _engine_paths(model_dir)]
+    command = serving(model_dir.parent.absolute(), image, *engines, gpus=found[1] in ON_GPU)
+    return f"the embedded server has no {found[1]} backend, which needs {needs}: `{command}`"
+
+
+def _engine_paths(model_dir: Path) -> list[str]:
+    """The absolute paths that the config of a TensorRT-LLM engine names."""
+    from tooling.repository import read_config
+
+    given = read_config(model_dir).parameters
+    named = (given[key].string_value for key in ("gpt_model_path", "encoder_model_path") if key in given)
+    return [text for text in named if text.startswith("/")]
 
 
 def _elsewhere(model_dir: Path) -> str | None:

@@ -18,9 +18,9 @@ from tooling.releases import Release
 from tooling.server.flags import require_config_name
 
 # Backends that are in one variant of the image only; every other backend of NVIDIA's is in the plain one.
-_VARIANTS: Final = {"vllm": "vllm-python-py3", "tensorrtllm": "trtllm-python-py3"}
+VARIANTS: Final = {"vllm": "vllm-python-py3", "tensorrtllm": "trtllm-python-py3"}
 _PLAIN_ONLY: Final = ("onnxruntime", "openvino", "pytorch", "tensorrt")
-_ON_GPU: Final = ("tensorrt", "vllm", "tensorrtllm")
+ON_GPU: Final = ("tensorrt", "vllm", "tensorrtllm")
 _REQUIREMENTS: Final = "requirements.txt"
 
 
@@ -77,7 +77,7 @@ def read_needs(repository: Path, release: Release, config_name: str | None = Non
 
 
 def _variant(repository: Path, models: Sequence[Model]) -> str:
-    special = {model.config.backend: model.name for model in models if model.config.backend in _VARIANTS}
+    special = {model.config.backend: model.name for model in models if model.config.backend in VARIANTS}
     plain = next((model.name for model in models if model.config.backend in _PLAIN_ONLY), None)
     if len(special) > 1 or (special and plain):
         asked = ", ".join(f"{name} needs {backend}" for backend, name in special.items())
@@ -87,9 +87,9 @@ def _variant(repository: Path, models: Sequence[Model]) -> str:
             got=asked + (f", {plain} the plain image" if plain else ""),
             hint="deploy them as two repositories",
         )
-    return _VARIANTS[next(iter(special))] if special else "py3"
+    return VARIANTS[next(iter(special))] if special else "py3"
 
 
 def _only_on_gpu(model: Model) -> bool:
     kinds = {group.kind for group in model.instances}
-    return model.config.backend in _ON_GPU or "KIND_GPU" in kinds
+    return model.config.backend in ON_GPU or "KIND_GPU" in kinds

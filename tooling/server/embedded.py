@@ -128,6 +128,7 @@ class EmbeddedServer:
 
         def call(http: TritonHttp) -> None:
             run.workspace.require(name)
+            run.workspace.require_code(name, config)
             http.load(name, None if config is None else _as_json(config))
 
         def reason(answer: Answer) -> str:

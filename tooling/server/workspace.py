@@ -8,9 +8,14 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tooling.errors import UsageError, suggest
-from tooling.repository import CONFIG_FILE, check_model_name
+from tooling.config.proto import backend_of
+from tooling.errors import Refused, UsageError, suggest
+from tooling.repository import CONFIG_FILE, check_model_name, read_config
+
+if TYPE_CHECKING:
+    from tooling.config.proto import ModelConfig
 
 _SAFE_PATH = re.compile(r"[A-Za-z0-9_./-]+")
 _CONFIG_ENTRIES = (CONFIG_FILE, "configs")
@@ -59,6 +64,22 @@ class Workspace:
             expected=", ".join(known) or "a directory per model; this one has none",
             hint=suggest(name, known),
         )
+
+    def require_code(self, name: str, config: ModelConfig | None) -> None:
+        """Raise Refused for a Python model whose file is not there: its load would never end. `config` is in place of
+        the one on disk."""
+        folder = self.models / name if (self.models / name).is_dir() else self.aliases / name
+        try:
+            config = config or read_config(folder)
+        except UsageError:  # for Triton to say
+            return
+        file = config.default_model_filename or "model.py"
+        versions = sorted((entry for entry in folder.iterdir() if entry.name.isdecimal()), key=lambda e: int(e.name))
+        if not versions or backend_of(config) != "python" or config.HasField("version_policy"):
+            return
+        if not (versions[-1] / file).exists():
+            what = f"'{self.for_user(str(versions[-1] / file))}' is not there, and the Python backend would wait for "
+            raise Refused(f"{what}a model without its code for ever", where=f"loading `{name}`")
 
     def alias(self, name: str, model_dir: Path) -> None:
         """A second model directory with the same files as `model_dir`, except for its configuration."""
