@@ -368,5 +368,5 @@ def write_curve(curve: ServiceCurve, path: Path) -> None:
 
 def read_curve(path: Path) -> ServiceCurve:
     """A stored curve. Raises UsageError when there is none or it is damaged."""
-    hint = "measure one with `tritune profile MODEL_DIR`, or name it with --curve"
+    hint = "measure one with `tritune profile MODEL_DIR`, or name one with --curve: a study has its own, curve.json"
     return validated(ServiceCurve, read_json(path, expected="a curve that `tritune profile` wrote", hint=hint), path)
