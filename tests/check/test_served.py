@@ -214,3 +214,18 @@ def test_another_program_is_no_server(answer: Any, example: Callable[[str], Any]
         server.shutdown()
     assert result.code == 3
     assert "no Triton server answers here" in result.err
+
+
+def test_a_server_that_was_started_with_another_config_is_thought_of(
+    example: Callable[[str], Any], check: Callable[..., dict[str, Any]], serve: Callable[[dict[str, Any]], str]
+) -> None:
+    """Of the instance groups only those that the server has are told: the core made the other one by itself."""
+    made = example('backend: "python"\nmax_batch_size: 8\n--- configs/cpu-2.pbtxt\nbackend: "python"\n')
+    group = {"name": "one", "kind": "KIND_CPU", "count": 3}
+    url = serve(_served(backend="python", max_batch_size=8, instance_group=[group]))
+    findings = [f for f in check(made.path, "--url", url)["findings"] if "instance_group" in f["message"]]
+    (finding,) = findings
+    assert finding["message"].startswith("instance_group[one]: the server has {")
+    assert "or say --config-name cpu-2 if the server was started so" in finding["hint"]
+    again = check(made.path, "--url", url, "--config-name", "other")["findings"]
+    assert not any("--config-name" in (f["hint"] or "") for f in again)

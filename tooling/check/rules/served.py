@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tooling.check.fill import ENSEMBLE
 from tooling.check.finding import Finding, Rule, Severity, Stage
-from tooling.check.model import Model
+from tooling.check.model import Model, list_directory
 from tooling.config.differences import Difference, differences
 from tooling.config.proto import ModelConfig, pb
 from tooling.pbtxt.schema import Message, fields_of
@@ -118,11 +118,12 @@ def versions(model: Model, served: Served) -> Iterator[Finding]:
 
 def config(model: Model, served: ModelConfig) -> Iterator[Finding]:
     """The config in force against the one Triton would make of the repository's."""
+    again = f"load the model again{_other_config(model)}; what it was loaded with by hand, load by hand again"
     for one in differences(_expected(model, served), served):
         written = _is_written(model.written, one)
         root = str(one.path[0])
-        if not written and _by_place(one):
-            continue
+        if not written and (_by_place(one) or (one.right is None and one.path[0] == "instance_group")):
+            continue  # of a group that the core makes by itself and the server has not, those that it has tell
         completes = not written and root in _COMPLETED and not model.target.strict
         mine = one.left if one.left is not None else "nothing"
         other = one.right if one.right is not None else "nothing"
@@ -130,10 +131,17 @@ def config(model: Model, served: ModelConfig) -> Iterator[Finding]:
             COMPLETED if completes else DIFFERS,
             f"{one.label}: the server has {other}, the repository {mine if written else 'leaves it out'}",
             *one.path,
-            hint="write it into the config"
-            if completes
-            else "load the model again; what it was loaded with by hand, load by hand again",
+            hint="write it into the config" if completes else again,
         )
+
+
+def _other_config(model: Model) -> str:
+    """What else may be the reason: the server was started with `--model-config-name`, and here no name is given."""
+    if model.target.config_name is not None:
+        return ""
+    named = (file.removesuffix(".pbtxt") for file in list_directory(model.directory / "configs"))
+    known = " or ".join(f"--config-name {name}" for name in named)
+    return f", or say {known} if the server was started so" if known else ""
 
 
 def _by_place(one: Difference) -> bool:
