@@ -55,6 +55,28 @@ def test_what_prometheus_measured_is_kept_for_the_yearly_review(
         assert f"--config.file={config}/prometheus.yml" in prometheus["command"]
 
 
+def test_a_config_for_other_hardware_is_told_and_one_that_is_left_aside(
+    run_cli: Run, repository: Any, tmp_path: Path
+) -> None:
+    models = repository(m=PYTHON)
+    (models / "m" / "configs").mkdir()
+    for name in ("cpu-2", "gpu-h200-x1"):
+        (models / "m" / "configs" / f"{name}.pbtxt").write_text(PYTHON)
+    for number, (options, said) in enumerate(
+        (
+            (("--config-name", "cpu-2"), "configs/cpu-2.pbtxt was made for a CPU and is served on GPUs"),
+            (("--config-name", "cpu-2", "--gpus", "none"), None),
+            (("--config-name", "gpu-h200-x1"), None),
+            (("--config-name", "gpu-h200-x1", "--gpus", "none"), "was made for GPUs and is served on CPUs"),
+            ((), "--config-name takes what was made for one kind of hardware: cpu-2, gpu-h200-x1"),
+        )
+    ):
+        done = run_cli("deploy", "compose", models, "-o", tmp_path / f"out{number}", *options)
+        assert done.code == 0, done.err
+        told = "made for" in done.out + done.err
+        assert told == (said is not None) and (said or "") in done.out + done.err, options
+
+
 def test_flags_follow_the_models(run_cli: Run, repository: Any, services: Read, tmp_path: Path) -> None:
     cached = PYTHON + "response_cache { enable: true }\n"
     limited = PYTHON + (

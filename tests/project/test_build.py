@@ -173,6 +173,15 @@ def test_a_generated_config_that_was_edited_is_kept_where_no_options_change_it(
     assert config.read_text() == edited
 
 
+def test_what_a_deployment_tells_is_told_by_the_build(project: Path, run_cli: Callable[..., Any]) -> None:
+    tuned = project / "model_repository/two/configs/cpu-2.pbtxt"
+    tuned.parent.mkdir()
+    tuned.write_text(HAND)
+    done = run_cli("build")
+    assert done.code == 0, done.err
+    assert "warning: deploy compose: config.pbtxt is served; --config-name takes what was made" in done.err
+
+
 @pytest.mark.long
 def test_an_edited_deployment_is_not_replaced(built: Path, run_cli: Callable[..., Any]) -> None:
     compose = built / "deploy/compose/docker-compose.yml"

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from tooling.cli.app import Group, console_of
-from tooling.cli.deploy_notes import driver, holes, models_outside, other_setting, secrets, sizing, to_build
+from tooling.cli.deploy_notes import (
+    driver,
+    holes,
+    models_outside,
+    other_hardware,
+    other_setting,
+    secrets,
+    sizing,
+    to_build,
+)
 from tooling.cli.options import MOST, duration_us, heeding, size_bytes, sized, timed
 from tooling.console import Console
 from tooling.deploy.inputs import check_host, check_image, gpu_ids, is_loopback, quantity
@@ -122,7 +131,8 @@ def compose(
     files = render_compose(repository, output, found, flags, image, options)
     files = {**files, **{f"requests/{name}.json": text for name, text in requests.items()}}
     notes = (
-        *(*without, *other_setting(found, tuning), *(driver(image) if options.on_gpu else ())),
+        *(*without, *other_setting(found, tuning), *other_hardware(found, tuning, config_name, on_gpu=options.on_gpu)),
+        *(driver(image) if options.on_gpu else ()),
         *holes(image, reached=not is_loopback(host)),
     )
     following = shlex.join(["docker", "compose", "--project-directory", str(output), "up"])
@@ -212,6 +222,7 @@ def kubernetes(
     )
     files = render_kubernetes(found, flags, served, options)
     told = (*sizing(options, tuning, rate, asked=replicas is not None), *other_setting(found, tuning))
+    told = (*told, *other_hardware(found, tuning, config_name, on_gpu=gpus > 0))
     notes = (
         *(*told, *models_outside(found), *to_build(found, served, repository, output, server_image)),
         *(*secrets(options, guarded=control == "explicit"), *(driver(served) if gpus else ())),

@@ -38,6 +38,20 @@ def other_setting(needs: Needs, tuning: Tuned | None) -> tuple[str, ...]:
     return (f"{told}; `tritune tune --apply` writes configs/NAME.pbtxt, and --config-name serves it",)
 
 
+def other_hardware(needs: Needs, tuning: Tuned | None, config_name: str | None, *, on_gpu: bool) -> tuple[str, ...]:
+    """Where what is served was made for the other kind of hardware, or what was made for one is left aside, unless
+    `other_setting` tells that by the tuning."""
+    if config_name is not None:
+        made, served = ("a CPU", "GPUs") if on_gpu else ("GPUs", "CPUs")
+        if not config_name.startswith("cpu-" if on_gpu else "gpu-"):
+            return ()
+        return (f"configs/{config_name}.pbtxt was made for {made} and is served on {served}: tune there (`--url`)",)
+    names = sorted({file.stem for model in needs.served for file in (model.directory / "configs").glob("*.pbtxt")})
+    if tuning is not None or not names:
+        return ()
+    return (f"config.pbtxt is served; --config-name takes what was made for one kind of hardware: {', '.join(names)}",)
+
+
 def sizing(options: KubernetesOptions, tuning: Tuned | None, rate: float | None, *, asked: bool) -> tuple[str, ...]:
     """What was taken from a tuning, which gave the number of replicas for `rate` where none was `asked`."""
     if tuning is None:

@@ -222,6 +222,8 @@ class Builder:
         self.lock.write()
         report.ran.append(step.name)
         self.console.info(answers.said(step, result, answer.seconds))
+        for note in (data or {}).get("notes", ()) if step.action == "deploy" else ():
+            self.console.warning(f"{step.name}: {note}")
 
     def _stop(self, number: int) -> None:
         """End what still runs, each with the time to clean up behind itself."""
