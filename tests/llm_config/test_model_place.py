@@ -241,6 +241,19 @@ def test_an_engine_that_asked_in_vain(backend: Any, file: Path, tmp_path: Path, 
     assert said.endswith(f". {BEGIN}{text.splitlines()[0]}"), "its own words too, without those on how to go on"
 
 
+def test_an_engine_that_asks_although_the_cache_holds_the_model(
+    backend: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(tmp_path / "hub", "models--org--llm")
+    text = f"{BEGIN}[Errno -2] Name or service not known"
+    said = backend.in_plain_words(text, file.parent, {"model": "org/llm"})
+    assert f"asks although the cache '{tmp_path}/hub' holds files of it: start the server with HF_HUB_OFFLINE=1" in said
+    assert "does not hold it whole" not in said
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    said = backend.in_plain_words(text, file.parent, {"model": "org/llm"})
+    assert "does not hold it whole" in said and "start the server" not in said
+
+
 def test_other_words_of_an_engine_stay_as_they_are(backend: Any, file: Path, tmp_path: Path) -> None:
     other = "contains custom code; inspect it at https://hf.co/org/llm and pass trust_remote_code=True"
     assert backend.in_plain_words(other, file.parent, {"model": "org/llm"}) == other

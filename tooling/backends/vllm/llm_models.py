@@ -123,10 +123,15 @@ def offline():
 def _not_got(lacking, file, reason):
     listed = ", ".join(f"`{name}` '{text}'" for name, text in lacking)
     fetch = " && ".join(f"hf download {_repository(text)}" for _, text in lacking)
+    told = f"'{file}' names by a Hugging Face id what the engine did not get: {listed}. "
+    if not offline() and all(in_cache(text) for _, text in lacking):
+        return (
+            f"{told}{reason}, and the engine asks although the cache '{hub_cache()}' holds files of it: start the "
+            f"server with HF_HUB_OFFLINE=1, or fill the cache where there is a network (`{fetch}`)"
+        )
     return (
-        f"'{file}' names by a Hugging Face id what the engine did not get: {listed}. The cache '{hub_cache()}' does "
-        f"not hold it whole, and {reason}: write the absolute path of a directory that holds the model, or fill it "
-        f"where there is a network (`{fetch}`)"
+        f"{told}The cache '{hub_cache()}' does not hold it whole, and {reason}: write the absolute path of a directory "
+        f"that holds the model, or fill it where there is a network (`{fetch}`)"
     )
 
 
