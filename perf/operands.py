@@ -110,8 +110,20 @@ def sides(words: Sequence[str], base: Base) -> list[Side]:
     return found
 
 
+def require_whole_requests(config: ModelConfig, where: object) -> None:
+    """Raise UsageError for a language model, whose streams of tokens other commands measure."""
+    if config.backend in ("vllm", "tensorrtllm"):
+        raise UsageError(
+            "a language model answers in streams of tokens, and is not measured by whole requests",
+            where=where,
+            got=f"backend {config.backend}",
+            hint="`tritune tune` measures and sets a vLLM engine, `tritune quality` compares answers",
+        )
+
+
 def _side(word: str, name: str, base: Base) -> Side:
     config, model_dir = _meant(word, base)
+    require_whole_requests(config, word)
     if not config.input or not config.output:
         raise UsageError(
             "the config leaves inputs, outputs and batching to Triton, so it does not say what is compared",

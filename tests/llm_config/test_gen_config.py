@@ -116,6 +116,15 @@ def test_own_arguments_stand_over_the_chosen_ones(make_model, run_cli, tmp_path:
     assert "vllm-python-py3 tritonserver --model-repository=/models" in result.out
 
 
+def test_the_backend_reads_a_text_for_lora(make_model, run_cli, tmp_path: Path) -> None:
+    folder = tmp_path / "repository" / "llm"
+    asked = ("gen-config", folder, "--llm", make_model(), *CONTEXT)
+    assert run_cli(*asked, "--engine", 'enable_lora="true"').code == 0
+    assert _model_json(folder)["enable_lora"] == "true"
+    refused = run_cli(*asked, "--engine", 'enforce_eager="true"')
+    assert refused.code == 2 and "write true without quotes" in refused.err
+
+
 def test_the_command_that_serves_mounts_every_model(make_model, run_cli, tmp_path: Path) -> None:
     llm, draft = make_model(), make_model("draft", num_hidden_layers=4, hidden_size=512, intermediate_size=1024)
     asked = ["--llm", llm, *CONTEXT, "--speculate", f"{draft}:3", "--engine", "tokenizer=/words"]

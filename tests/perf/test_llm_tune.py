@@ -184,6 +184,15 @@ def test_only_a_vllm_model_generates(tmp_path: Path, run_cli: Callable[..., Any]
         assert f"{given[0]}: only a vLLM model generates" in result.err
 
 
+def test_whole_requests_say_nothing_of_a_language_model(model: Path, run_cli: Callable[..., Any]) -> None:
+    for asked in (("compare", model, "instances=2"), ("bottleneck", model)):
+        result = run_cli(*asked)
+        assert (result.code, result.out) == (2, "")
+        assert f"{model}: a language model answers in streams of tokens, and is not measured by whole" in result.err
+        assert "(got backend vllm)" in result.err
+        assert "`tritune tune` measures and sets a vLLM engine, `tritune quality` compares answers" in result.err
+
+
 def test_a_vllm_model_has_no_service_curve(model: Path, run_cli: Callable[..., Any]) -> None:
     result = run_cli("profile", model)
     assert (result.code, result.out) == (2, "")

@@ -50,7 +50,7 @@ def bottleneck(
     """Say where the time of a request goes, what holds it back, and which knob moves it. Nothing is changed."""
     from perf.analyzer import find_perf_analyzer
     from perf.diagnose import Question, diagnose
-    from perf.operands import Base, base_of
+    from perf.operands import Base, base_of, require_whole_requests
     from perf.target import EmbeddedTarget, RunningTarget, Target
     from tooling.runtime import find_runtime
     from tooling.server import ServerOptions
@@ -68,6 +68,7 @@ def bottleneck(
         target = EmbeddedTarget(base.model_dir.parent, runtime, ServerOptions(trace_file=file))
     else:
         raise UsageError("the model is not named", expected="a model directory REPO/NAME, or --url HOST:PORT")
+    require_whole_requests(base.config, model)
     traffic = workload_of(
         concurrency, request_rate, counts("--lengths", lengths), seed, distribution, burst=burst, file=workload
     )

@@ -13,6 +13,8 @@ from tooling.errors import Problem, UsageError, suggest
 from tooling.llm.argument_reader import ANY, read_arguments
 
 FACTS: Final = Path(__file__).parents[1] / "data" / "vllm_arguments.yaml"
+TEXT_FLAGS: Final = ("enable_lora",)
+"""Flags that Triton's backend reads itself, also as texts; before vLLM gets them."""
 _SHOWN: Final = 60
 _CLASSES: Final[Mapping[str, type | tuple[type, ...]]] = {
     "int": int,
@@ -105,7 +107,7 @@ def misfits(
             gone = removed_in(name, version)
             hint = f"gone since vLLM {gone}" if gone else suggest(name, known)
             yield Problem(f"{engine} has no such engine argument", where, f"`{name}`", hint=hint)
-        elif not takes(known[name], value):
+        elif not takes(known[name], value) and not (name in TEXT_FLAGS and isinstance(value, str)):
             expected, hint = described(known[name]), meant(known[name], value)
             yield Problem(f"not a value of {name}", where, f"`{shown(value)}`", expected, hint)
 

@@ -13,6 +13,7 @@ from tooling.check.rules.options import Reads, anything, unknown
 from tooling.errors import TrituneError, suggest
 from tooling.llm.argument_reader import read_arguments
 from tooling.llm.arguments import (
+    TEXT_FLAGS,
     added_in,
     arguments_of,
     contradictions,
@@ -32,7 +33,6 @@ _PARAMETERS: Final[Mapping[str, Reads]] = dict.fromkeys(
     ),
     anything,
 )
-_TEXT_FLAGS: Final = ("enable_lora",)  # the backend itself reads "true" here
 _JUDGED: Final = "Judged for the newest vLLM that a Triton release holds, unless a release is named."
 
 
@@ -149,10 +149,10 @@ def arguments_of_engine(model: Model, place: Place, arguments: Mapping[str, Any]
     for name, value in arguments.items() if known else ():
         if name not in known:
             yield _absent(model, place, name, release, known)
-        elif known[name] == ("bool",) and isinstance(value, str) and name not in _TEXT_FLAGS:
+        elif known[name] == ("bool",) and isinstance(value, str) and name not in TEXT_FLAGS:
             text = f"{name} is the text `{value}`, and no true or false"
             yield model.find(TEXT, text, place=place, hint=f'"{name}": {str(value.lower() == "true").lower()}')
-        elif not takes(known[name], value) and not (name in _TEXT_FLAGS and isinstance(value, str)):
+        elif not takes(known[name], value) and not (name in TEXT_FLAGS and isinstance(value, str)):
             yield model.find(
                 VALUE,
                 f"{name} is {shown(value)}; vLLM {release.vllm} takes {described(known[name])}",
