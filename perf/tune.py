@@ -4,6 +4,7 @@ above search and study."""
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from perf.profile import profile_on
 from perf.profile_request import ProfileRequest
 from perf.provenance import session
 from perf.result import DIRECT, TuneResult
-from perf.search import Search
+from perf.search import Budget, Search
 from perf.study import Study, resumable
 from perf.subject import Load, Stage, Subject
 from perf.sweep import REQUESTS, Sweep, requests_to_play
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     from tooling.console import Console
     from tooling.runtime import Runtime
 
-_CURVE_SHARE = 0.25
-"""Of the time budget, for the service curve."""
+_CURVE_SHARE, _CURVE_S, _LONGEST_CURVE_S = 0.25, 20.0, 60.0
+"""Of the time budget, for the service curve; seconds where the budget is in points; the most."""
 _CURVE_ROWS = 4
 """Rows of the largest execution that is measured: on a CPU time grows evenly with rows, and long runs are few."""
 _LONG = 128
@@ -288,10 +289,15 @@ def _curve_request(request: TuneRequest, plan: Plan) -> ProfileRequest:
         traffic=plan.workload.lengths,
         tokenizer_dir=tokenizer_of(request, plan.model_dir),
         vocab_size=request.vocab_size,
-        budget_s=min(_CURVE_SHARE * request.budget.seconds, 60),
+        budget_s=curve_budget_s(request.budget),
         brief=True,
         config=config,
     )
+
+
+def curve_budget_s(budget: Budget) -> float:
+    """The seconds for the service curve."""
+    return min(_CURVE_SHARE * budget.seconds, _LONGEST_CURVE_S) if math.isfinite(budget.seconds) else _CURVE_S
 
 
 def _splits(plan: Plan) -> set[tuple[int, int]]:

@@ -15,6 +15,7 @@ from perf.search import FINALISTS, Budget, Search
 from perf.slo import Slo
 from perf.subject import CandidateFailed, Load, Round
 from perf.trial import Trial
+from perf.tune import curve_budget_s
 from perf.workload import Workload
 from tooling.config.knobs import Knobs
 from tooling.console import Console
@@ -306,3 +307,11 @@ def test_other_traffic_is_measured_in_one_block_and_told_where_it_is_weaker() ->
     bench.failing = {"a": 0}
     (failed, _) = run.recheck(Candidate("a", Knobs()), loads)
     assert failed["weaker"] and failed["text"] == "Triton refuses it: no"
+
+
+@pytest.mark.parametrize(
+    ("budget", "seconds"),
+    [(Budget(78), 19.5), (Budget(1_000), 60), (Budget(points=6), 20)],
+)
+def test_the_curve_takes_a_share_of_the_time_and_a_fixed_one_of_points(budget: Budget, seconds: float) -> None:
+    assert curve_budget_s(budget) == seconds
