@@ -103,6 +103,9 @@ def read_texts(path: Path, column: str | None = None) -> tuple[str, ...]:
     """
     form = _form(path, _TEXT_FORMS)
     if form == ".txt":
+        if column:
+            what, hint = "a file with a text a line has no columns", "leave --text-column out"
+            raise UsageError(what, where=path, got=f"`{column}`", hint=hint)
         texts: Iterable[str] = (line.rstrip("\r") for line in _decoded(path).split("\n"))
     else:
         texts = (_text_of(row, column, path, place) for place, row in _rows(path, form))

@@ -58,6 +58,7 @@ def test_a_log_gives_a_trace_or_its_rate(run_cli, tmp_path):
         (("--keep-texts", "--duration", "soon"), "--duration: not a duration"),
         (("--keep-texts", "--output", "/proc/w.yaml"), "cannot be written"),
         (("--keep-texts", "--text-column", "x"), "cannot go with --text-column"),
+        (("--text-column", "x"), "a file with a text a line has no columns (got `x`"),
     ],
 )
 def test_what_no_workload_is_made_of(run_cli, texts, options, message):
@@ -90,3 +91,19 @@ def test_rows_beyond_the_model_s_are_refused_before_a_server_starts(run_cli, tmp
     done = run_cli("tune", minilm_repository / "minilm", "--workload", tmp_path / "w.yaml")
     assert (done.code, done.out) == (2, "")
     assert "batch 4096 > max_batch_size" in done.err
+
+
+def test_lengths_of_a_log_stand_alone(run_cli, tmp_path):
+    (tmp_path / "log.csv").write_text("time,tokens,text\n1,5,a\n2,6,b\n")
+    done = run_cli("workload", "from-log", tmp_path / "log.csv", "--length-column", "tokens", "--text-column", "text")
+    assert (done.code, done.out) == (2, "")
+    assert "--length-column and --text-column exclude each other" in done.err
+
+
+@pytest.mark.parametrize("command", ["tune", "bottleneck"])
+def test_requests_of_a_file_exclude_what_makes_them(run_cli, tmp_path, command):
+    (tmp_path / "tokenizer.json").touch()
+    options = ("--lengths", "5", "--tokenizer", tmp_path, "--vocab-size", "99")
+    done = run_cli(command, tmp_path / "m", "--input-data", "own.json", *options)
+    assert (done.code, done.out) == (2, "")
+    assert "--input-data and --lengths, --tokenizer, --vocab-size exclude each other" in done.err

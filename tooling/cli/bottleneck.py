@@ -17,6 +17,8 @@ from tooling.cli.options import (
     WORKLOAD_HELP,
     Distribution,
     counts,
+    given,
+    refuse_made,
     seeded,
     workload_of,
 )
@@ -55,6 +57,7 @@ def bottleneck(
     from tooling.runtime import find_runtime
     from tooling.server import ServerOptions
 
+    refuse_made(given(context))
     runtime, console = find_runtime(), console_of(context)
     place = Path(".tritune").absolute() / "bottleneck"
     target: Target

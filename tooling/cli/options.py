@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -92,6 +92,14 @@ def require_url(url: str, *, reconfigure: bool) -> None:
     """Raises UsageError where another configuration is allowed on no server."""
     if reconfigure and not url:
         raise UsageError("--allow-reconfigure is for --url", hint="leave it out, or give the address of the server")
+
+
+def refuse_made(said: Sequence[str]) -> None:
+    """Raises UsageError where options that requests are made by stand beside a file that holds them."""
+    unread = [option for option in said if option in ("--lengths", "--tokenizer", "--vocab-size")]
+    if "--input-data" in said and unread:
+        what = f"--input-data and {', '.join(unread)} exclude each other"
+        raise UsageError(what, hint="leave one out: the requests of a file are sent as they are")
 
 
 def delays(text: str) -> tuple[int, ...]:

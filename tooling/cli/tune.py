@@ -25,6 +25,7 @@ from tooling.cli.options import (
     given,
     grid_of,
     heeding,
+    refuse_made,
     require_url,
     seeded,
     timed,
@@ -246,8 +247,7 @@ def _refuse_unfit(said: list[str], models: list[Path]) -> None:
     if strange and len(models) > 1:
         what, hint = "this is for one model", "leave it out, or tune each model by itself"
         raise UsageError(what, where=", ".join(strange), got=f"{len(models)} models", hint=hint)
-    if "--input-data" in said and "--lengths" in said:
-        raise UsageError("--input-data and --lengths exclude each other", hint="the requests have their lengths")
+    refuse_made(said)
 
 
 def _asked(file: Path, model: Path, console: Console) -> Asked:

@@ -49,10 +49,10 @@ def from_texts(
     """Make a workload whose requests are as long as these texts."""
     from perf.workload_file import MOST_TEXTS, read_texts, spaced
 
-    found = read_texts(texts, text_column)
-    kept = spaced(found, MOST_TEXTS) if keep_texts else ()
     if keep_texts and text_column:
         raise UsageError("it cannot go with --text-column", where="--keep-texts", hint="put the texts into a .txt file")
+    found = read_texts(texts, text_column)
+    kept = spaced(found, MOST_TEXTS) if keep_texts else ()
     lengths = _lengths(found, tokenizer, needed=not keep_texts)
     load: dict[str, Any] = {"request_rate": request_rate, "distribution": distribution, "burst": burst}
     if concurrency and request_rate:
@@ -83,6 +83,9 @@ def from_log(
     """Make a workload that arrives as a log says, with requests of the lengths it holds."""
     from perf.workload_file import read_log
 
+    if length_column and text_column:
+        what, hint = "--length-column and --text-column exclude each other", "lengths need no texts to be counted"
+        raise UsageError(what, hint=hint)
     found = read_log(log, time=time_column, length=length_column, text=text_column, unit=time_unit)
     lengths = found.lengths or (_lengths(found.texts, tokenizer, needed=True) if found.texts else ())
     load: dict[str, Any] = {"timestamps": found.times_s, "lengths": lengths}
