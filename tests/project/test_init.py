@@ -162,6 +162,25 @@ def test_limits_are_for_all_models_of_a_repository(run_cli: Callable[..., Any], 
     assert run_cli(*asked, "throughput>5").code == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "gpus"),
+    [
+        (["--source", "org/a"], ("none", 0)),
+        (["--source", "org/a", "--no-tune"], (None, None)),
+        (["--llm", "hf"], (None, None)),
+    ],
+)
+def test_what_is_tuned_on_the_cpu_is_deployed_there(
+    run_cli: Callable[..., Any], tmp_path: Path, options: list[str], gpus: tuple[str | None, int | None]
+) -> None:
+    (tmp_path / "hf").mkdir()
+    file = tmp_path / "tritune.yaml"
+    made = run_cli("init", "--file", file, *options, "--deploy", "compose", "--deploy", "kubernetes")
+    assert made.code == 0, made.err
+    deploy = build.read(file).deploy
+    assert (deploy.compose.given().get("gpus"), deploy.kubernetes.given().get("gpus")) == gpus
+
+
 def test_of_two_at_once_the_second_keeps_what_the_first_has_written(tmp_path: Path) -> None:
     file, text = tmp_path / "tritune.yaml", "models: {m: {source: org/a}}\n"
     with ThreadPoolExecutor(1) as pool:

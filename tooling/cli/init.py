@@ -26,6 +26,8 @@ class Kind(str, Enum):
 
 
 _REPOSITORY = "model_repository"
+_TUNED_HERE = ("", "onnxruntime", "python")
+"""Backends whose models are tuned on the embedded server, so on the CPU."""
 TUNED = ("", "onnxruntime", "python", "vllm")
 """Backends whose settings are searched; "" is one that Triton finds out."""
 
@@ -98,6 +100,7 @@ def init(
         rate=request_rate,
         slo=slo,
         measure=tune,
+        on_cpu=tune and all(model["backend"] in _TUNED_HERE for model in models),
         tuned=TUNED,
         deploy=list(dict.fromkeys(kind.value for kind in deploy)),
     )
