@@ -103,7 +103,9 @@ def sides(words: Sequence[str], base: Base) -> list[Side]:
         try:
             found.append(_side(word, name, base))
         except UsageError as error:
-            problems += [replace(p, where=p.where or f"`{word}`") for p in error.problems]
+            problems += [
+                p if p.where or p.got == f"`{word}`" else replace(p, where=f"`{word}`") for p in error.problems
+            ]
     if problems:
         raise UsageError(problems=problems)
     _require_same_requests(found)
@@ -146,7 +148,9 @@ def _meant(word: str, base: Base) -> tuple[ModelConfig, Path | None]:
         return _at(path, base)
     if "=" in word:
         return _changes(word).apply(base.config), base.model_dir
-    raise UsageError("neither there nor a setting", got=f"`{word}`", expected=_FORMS, hint=suggest(word, [CURRENT]))
+    raise UsageError(
+        "neither a path that is there nor a setting", got=f"`{word}`", expected=_FORMS, hint=suggest(word, [CURRENT])
+    )
 
 
 def _at(path: Path, base: Base) -> tuple[ModelConfig, Path | None]:

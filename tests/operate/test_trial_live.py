@@ -242,7 +242,7 @@ def test_what_cannot_be_promoted_is_told(
     with stage() as it:
         for argv, says in (
             ([it.model, other], "the same requests do not fit both"),
-            ([it.model, tmp_path / "nowhere"], "neither there nor a setting"),
+            ([it.model, tmp_path / "nowhere"], "neither a path that is there nor a setting"),
             ([tmp_path / "nowhere", other], "not a model directory"),
             ([it.model, "instances=many"], "not a whole number"),
             ([it.model, "instances=2", "--skip", "parties"], "did you mean `parity`?"),

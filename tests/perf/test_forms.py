@@ -96,4 +96,4 @@ def test_the_faster_form_is_taken(tmp_path: Path, run_cli: Any, layered: Any) ->
     assert again.code == 0 and "encoder_small" in again.out
     shutil.rmtree(fast)
     gone = run_cli("tune", slow, "--also", fast, *argv)
-    assert gone.code == 2 and "neither there nor a setting" in gone.err
+    assert gone.code == 2 and "neither a path that is there nor a setting" in gone.err
