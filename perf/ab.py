@@ -74,9 +74,8 @@ class Compared:
             return False
         return not self.identical or self.verdict.outcome == "tie"
 
-    @property
-    def conclusion(self) -> str:
-        """The answer in one sentence."""
+    def conclusion(self, *, too_busy: bool = False) -> str:
+        """The answer in one sentence; on a host that is `too_busy` nothing wins."""
         if self.failed:
             return f"{self.id} failed: {self.failed}."
         if self.verdict is None:
@@ -88,6 +87,8 @@ class Compared:
             return f"{self.id} is identical with A: {self.verdict.word}, {found}. So much is noise here."
         if self.verdict.outcome == "tie":
             return f"{self.id} against A: {self.verdict.word}, {found}."
+        if too_busy:
+            return f"{self.id} looks {self.verdict.outcome} than A, {found}, and may be so by the other programs alone."
         winner = self.id if self.verdict.outcome == "better" else "A"
         return f"{winner} wins: {self.id} is {self.verdict.outcome} than A, {found}."
 
@@ -146,7 +147,7 @@ class Comparison:
 
     @property
     def conclusions(self) -> list[str]:
-        return [one.conclusion for one in self.compared]
+        return [one.conclusion(too_busy=self.too_busy) for one in self.compared]
 
     @property
     def notes(self) -> list[str]:
@@ -179,8 +180,8 @@ class Comparison:
             "too_busy": self.too_busy,
             "notes": self.notes,
             "compared": [
-                {**asdict(one), "word": one.verdict.word if one.verdict else None, "conclusion": one.conclusion}
-                for one in self.compared
+                {**asdict(one), "word": one.verdict.word if one.verdict else None, "conclusion": said}
+                for one, said in zip(self.compared, self.conclusions, strict=True)
             ],
         }
 

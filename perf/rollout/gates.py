@@ -267,10 +267,10 @@ def _judged(where: str, found: Comparison) -> Passage:
     evidence = {"study": str(found.study), "verdict": one.verdict.to_dict() if one.verdict else None}
     if found.too_busy or not (one.decided or one.failed):
         return Passage(
-            "ab", "failed", f"{where} nothing was decided: {one.conclusion} {' '.join(found.notes)}", evidence
+            "ab", "failed", f"{where} nothing was decided: {found.conclusions[0]} {' '.join(found.notes)}", evidence
         )
     worse = one.failed or (one.verdict and one.verdict.outcome == "worse")
-    return Passage("ab", "failed" if worse else "passed", f"{where}: {one.conclusion}", evidence)
+    return Passage("ab", "failed" if worse else "passed", f"{where}: {found.conclusions[0]}", evidence)
 
 
 def _bursts(workload: Workload, found: Comparison) -> Workload:

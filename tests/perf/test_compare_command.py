@@ -173,6 +173,7 @@ def test_no_winner_is_named_on_a_host_that_others_use(model: Path, tmp_path: Pat
         assert result.compared[0].verdict.outcome == "worse"
         assert (result.winner, result.decided) == (winner, winner is not None)
         assert ("No winner is named: other programs used 1.1 of 2 cores" in result.text()) == (winner is None)
+        assert (" wins: " in result.text()) == (winner is not None)
 
 
 def test_another_model_or_config_is_another_study(model: Path, tmp_path: Path, capfd: Any) -> None:
