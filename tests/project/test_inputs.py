@@ -26,6 +26,7 @@ models:
   plain:
     source: other
     export: {precision: fp32}
+    config: {max_batch_size: 4}
     workload: load.yaml
     tune: {budget: 20s}
 deploy:
@@ -141,7 +142,7 @@ JOINED = """models:
   outer: {ensemble: 'inner,c', tune: false}
   inner: {ensemble: 'a,b', tune: false}
   all: {ensemble: auto, tune: false}
-  a: {tune: {also: [form]}}
+  a: {config: {max_batch_size: 4}, tune: {also: [form]}}
   b: {tune: false}
   c: {tune: false}
   chat: {llm: hf, config: {speculate: 'draft:4'}, tune: false}
