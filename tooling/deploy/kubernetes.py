@@ -271,6 +271,10 @@ def _patch(kind: str, name: str, changes: list[Object]) -> Object:
     return {"target": target, "patch": yaml.safe_dump(changes, sort_keys=False, width=120)}
 
 
+_KSERVE_PROTOCOL = "grpc-v2"
+"""Of a predictor KServe exposes one port, and that is the port of gRPC."""
+
+
 def _kserve(flags: ServerFlags, image: str, options: KubernetesOptions) -> list[Object]:
     """An alternative to the base: a runtime that KServe starts for each InferenceService."""
     container: Object = {
@@ -290,7 +294,7 @@ def _kserve(flags: ServerFlags, image: str, options: KubernetesOptions) -> list[
         "metadata": metadata(options.name),
         "spec": {
             "supportedModelFormats": [{"name": "triton", "version": "2", "autoSelect": False}],
-            "protocolVersions": ["v2", "grpc-v2"],
+            "protocolVersions": [_KSERVE_PROTOCOL],
             **placement(options),
             "containers": [container],
             "volumes": volumes(options),
@@ -307,6 +311,7 @@ def _kserve(flags: ServerFlags, image: str, options: KubernetesOptions) -> list[
                 "model": {
                     "modelFormat": {"name": "triton", "version": "2"},
                     "runtime": options.name,
+                    "protocolVersion": _KSERVE_PROTOCOL,
                     "storageUri": without_address(options.bucket) if options.bucket else f"pvc://{options.name}-models",
                 },
             }
