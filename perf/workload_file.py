@@ -17,6 +17,7 @@ import yaml
 from perf.mix import expand, histogram
 from perf.validation import validated
 from perf.workload import Workload
+from tooling.config.yaml_file import loader
 from tooling.errors import UsageError, kind_of, suggest
 from tooling.repository import read_text
 
@@ -59,7 +60,7 @@ def require_workload(path: Path) -> None:
 def read_keys(path: Path) -> dict[str, Any]:
     """The keys of a workload's file as they stand there. Raises UsageError for what is no mapping in YAML."""
     try:
-        data = yaml.load(_decoded(path), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        data = yaml.load(_decoded(path), Loader=loader())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else path
@@ -291,10 +292,14 @@ def _seconds(value: Any, unit: str | None, place: str) -> float:
         number = float(value)
     except (TypeError, ValueError):
         try:
-            return _moment(str(value)).timestamp()
+            moment = _moment(str(value)).timestamp()
         except (ValueError, OverflowError):
             expected = "ISO 8601 like 2026-05-01T12:00:00Z, or a number"
             raise UsageError("not a time", where=place, got=repr(value)[:60], expected=expected) from None
+        if unit is not None:
+            what = "a unit is for times that are numbers"
+            raise UsageError(what, where=place, got=str(value), hint="leave the unit out") from None
+        return moment
     if not 0 <= number < 1e20:
         raise UsageError("not a time", where=place, got=value, expected="a number from 0")
     if unit is not None:

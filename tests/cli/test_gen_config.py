@@ -222,6 +222,10 @@ def test_no_device_is_read(relu, run_cli):
     [
         (["--max-queue-delay", "2"], "--max-queue-delay: not a duration (got `2`"),
         (["--preferred-batch-size", "4,x"], "--preferred-batch-size: not a whole number (got `x`"),
+        (
+            ["--preferred-batch-size", "4294967296"],
+            "out of range (got `4294967296`; expected batch sizes, like 4,8",
+        ),
         (["--instances", "0"], "--instances: out of range (got `0`; expected 1 to 1000000)"),
         (["--max-batch-size", "-3"], "--max-batch-size: out of range (got `-3`; expected 0 to 1000000)"),
         (["--kind", "tpu"], "--kind: no such choice (got `tpu`; expected auto, cpu, gpu, model)"),

@@ -49,6 +49,21 @@ def test_a_log_gives_a_trace_or_its_rate(run_cli, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("log", "options", "message"),
+    [
+        ("time,tokens\n1,5\n3,7\n", ("--tokenizer", "."), "log.csv with a length for each request"),
+        ("time\n1\n3\n", ("--tokenizer", "."), "log.csv with nothing but a time for each request"),
+        ("time,tokens\n2026-05-01,5\n2026-05-02,7\n", ("--time-unit", "ms"), "a unit is for times that are numbers"),
+    ],
+)
+def test_options_that_a_log_has_no_use_for_are_refused(run_cli, tmp_path, log, options, message):
+    (tmp_path / "log.csv").write_text(log)
+    done = run_cli("workload", "from-log", tmp_path / "log.csv", *options, "--output", tmp_path / "w.yaml")
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ((), "--tokenizer: the lengths of texts are counted in tokens"),

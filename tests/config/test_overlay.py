@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from perf.workload_file import read_keys
 from tooling.config.overlay import merge
 from tooling.config.proto import pb
 from tooling.config.yaml_file import read_yaml
@@ -156,6 +157,18 @@ def test_all_faults_at_once_with_suggestions(merged):
 def test_files_that_are_no_settings(text, said, merged):
     with pytest.raises(UsageError, match=said):
         merged(text)
+
+
+@pytest.mark.parametrize("number", ["0x" + 5000 * "f", 5000 * "9", "0b" + 2000 * "1", "1:" + ":".join(5000 * ["59"])])
+def test_endless_numbers_are_told_by_their_place(number, tmp_path):
+    """Python makes no text of the longest, so that no message could name them."""
+    file = tmp_path / "more.yaml"
+    file.write_text(f"a:\n- 1\n- {number}\n")
+    for read in (read_yaml, read_keys):
+        with pytest.raises(UsageError) as caught:
+            read(file)
+        assert f"{file}:3:3: not" in str(caught.value)
+        assert f"a number of {len(number)} characters" in str(caught.value)
 
 
 def test_an_empty_file_and_a_missing_one(tmp_path):

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tooling.check.files import read_limited
 from tooling.check.target import Target, split_words, with_options
+from tooling.config.yaml_file import loader
 from tooling.errors import UsageError
 from tooling.releases import release_named
 
@@ -26,7 +27,7 @@ def services_of(path: Path) -> Mapping[str, Any]:
         source = read_limited(path, _LARGEST)
         if source is None:
             raise UsageError("too large for a compose file", where=path, expected=f"{_LARGEST} bytes at most")
-        content = yaml.load(source, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        content = yaml.load(source, loader())
     except OSError as error:
         raise UsageError("cannot be read", where=path, got=error.strerror or str(error)) from error
     except (ValueError, yaml.YAMLError, RecursionError) as error:

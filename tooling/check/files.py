@@ -8,6 +8,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from tooling.config.yaml_file import loader
+
 
 def read_limited(path: Path, most: int, *, pipe: bool = False) -> bytes | None:
     """The content of a file; None when it holds more than `most` bytes.
@@ -65,7 +67,7 @@ def yaml_object(path: Path, most: int = 2**20) -> dict[str, Any] | None:
     import yaml
 
     try:
-        content = yaml.load(read_limited(path, most) or b"", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        content = yaml.load(read_limited(path, most) or b"", loader())
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return None
     return content if isinstance(content, dict) else None

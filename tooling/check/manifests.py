@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tooling.check.files import read_limited
+from tooling.config.yaml_file import loader
 
 SUFFIXES: Final = (".yaml", ".yml")
 _LARGEST: Final = 2**17
@@ -22,7 +23,7 @@ def probes(path: Path) -> Iterator[tuple[str, str, bool]]:
 
     try:
         source = read_limited(path, _LARGEST) or b""
-        documents = list(yaml.load_all(source, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        documents = list(yaml.load_all(source, loader()))
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return
     for container in _containers(documents):

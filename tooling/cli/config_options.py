@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tooling.cli.options import duration_us, repeated
 from tooling.errors import UsageError
+from tooling.units import MOST
 
 if TYPE_CHECKING:
     from tooling.config.fed import Fed, Strategy
@@ -207,7 +208,11 @@ def numbers(option: str, words: Sequence[str], example: str, least: int = 1) -> 
     """Whole numbers from `4,8` or repeated options, sorted; Triton takes them as a set."""
     found = set()
     for word in ",".join(words).split(",") if words else []:
-        if not re.fullmatch(r"\d{1,9}", word.strip(), re.ASCII) or int(word) < least:
+        if not re.fullmatch(r"\d{1,400}", word.strip(), re.ASCII):
             raise UsageError("not a whole number", where=option, got=f"`{word}`", expected=example)
+        if not least <= int(word) <= MOST:
+            raise UsageError(
+                "out of range", where=option, got=f"`{word}`", expected=f"{example}, each {least} to {MOST}"
+            )
         found.add(int(word))
     return tuple(sorted(found))

@@ -87,6 +87,10 @@ def from_log(
         what, hint = "--length-column and --text-column exclude each other", "lengths need no texts to be counted"
         raise UsageError(what, hint=hint)
     found = read_log(log, time=time_column, length=length_column, text=text_column, unit=time_unit)
+    if tokenizer and not found.texts:
+        got = f"{log.name} with {'a length' if found.lengths else 'nothing but a time'} for each request"
+        hint = "leave --tokenizer out, or name the column of the texts with --text-column"
+        raise UsageError("no text is there to be counted", where="--tokenizer", got=got, hint=hint)
     lengths = found.lengths or (_lengths(found.texts, tokenizer, needed=True) if found.texts else ())
     load: dict[str, Any] = {"timestamps": found.times_s, "lengths": lengths}
     if arrivals != "trace":
