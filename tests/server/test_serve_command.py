@@ -199,16 +199,19 @@ def test_a_backend_that_only_containers_have_is_told_with_the_command(
 
 @pytest.mark.live
 def test_a_python_model_without_its_code_is_refused_at_once(run_cli: Callable[..., Any], tmp_path: Path) -> None:
-    """Triton itself would wait for ever."""
-    for name in ("plain", "llm"):
+    """Triton itself would wait for ever, but for an ensemble, whose backend it refuses before it looks for code."""
+    for name in ("plain", "llm", "both"):
         (tmp_path / name / "1").mkdir(parents=True)
         (tmp_path / name / "config.pbtxt").write_text('backend: "python"\n')
+    with (tmp_path / "both" / "config.pbtxt").open("a") as config:
+        config.write('ensemble_scheduling { step { model_name: "plain" model_version: -1 } }\n')
     (tmp_path / "llm" / "1" / "model.yaml").write_text("triton_config: {}\n")
     result = run_cli("serve", tmp_path, *ANY_PORT)
     assert (result.code, result.out) == (1, "")
     for name in ("plain", "llm"):
         assert f"'{tmp_path}/{name}/1/model.py' is not there, and the Python backend would wait for a" in result.err
     assert result.err.count("it is TensorRT-LLM's LLM API, which needs an NVIDIA GPU: the commands that") == 1
+    assert "Ensemble model 'both' must have platform type 'ensemble' and empty backend type" in result.err
 
 
 def test_taken_port(run_cli: Callable[..., Any], repository: Path) -> None:
