@@ -212,7 +212,8 @@ def test_the_choice_is_looked_at_under_other_traffic_and_when_it_starts(
     run_cli: Any, tmp_path: Path, layered: Any
 ) -> None:
     model = layered(tmp_path / "repo" / "encoder", 3)
-    argv = ["--concurrency", 2, "--instances", 1, "--threads", 1, "--delay", 0, "--direct", "--budget", "90s"]
+    argv = ["--concurrency", 2, "--instances", 1, "--threads", 1, "--delay", 0, "--direct", "--budget", "150s"]
+    argv += ["--objective", "p99"]  # what instances that share their cores surely lose; in requests/s it may be a tie
     done = run_cli("tune", model, *argv, "--study", tmp_path / "study", "--json")
     assert done.code == 0, done.err
     data = done.json["data"]

@@ -204,7 +204,7 @@ def test_a_python_model_without_its_code_is_refused_at_once(run_cli: Callable[..
         (tmp_path / name / "1").mkdir(parents=True)
         (tmp_path / name / "config.pbtxt").write_text('backend: "python"\n')
     with (tmp_path / "both" / "config.pbtxt").open("a") as config:
-        config.write('ensemble_scheduling { step { model_name: "plain" model_version: -1 } }\n')
+        config.write('platform: "ensemble"\n')
     (tmp_path / "llm" / "1" / "model.yaml").write_text("triton_config: {}\n")
     result = run_cli("serve", tmp_path, *ANY_PORT)
     assert (result.code, result.out) == (1, "")

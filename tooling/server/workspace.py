@@ -73,7 +73,7 @@ class Workspace:
             config = config or read_config(folder)
         except UsageError:  # for Triton to say
             return
-        if config.HasField("ensemble_scheduling"):  # which Triton refuses before it looks for code
+        if config.platform == "ensemble":  # which Triton refuses with any backend, before it looks for code
             return
         file = config.default_model_filename or "model.py"
         versions = sorted((entry for entry in folder.iterdir() if entry.name.isdecimal()), key=lambda e: int(e.name))
