@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from perf.grid import Candidate
 from perf.result import TuneResult
@@ -66,3 +67,16 @@ def services() -> Callable[..., dict[str, Any]]:
         return dict(read(directory, *profile, **variables)["services"])
 
     return read_services
+
+
+@pytest.fixture
+def rendered(run_cli: Callable[..., Any], repository: Any, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """`rendered(*argv)` → the objects by file; a file with several holds a list."""
+
+    def run(*argv: str, config: str = PYTHON) -> dict[str, Any]:
+        out = tmp_path / "out"
+        done = run_cli("deploy", "kubernetes", repository(m=config), "-o", out, "--name", "enc", *argv)
+        assert done.code == 0, done.err
+        return {p.relative_to(out).as_posix(): list(yaml.safe_load_all(p.read_text())) for p in out.rglob("*.yaml")}
+
+    return run
